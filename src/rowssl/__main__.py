@@ -1,0 +1,5 @@
+"""`python -m rowssl`, for torchrun."""
+
+from rowssl.cli import main
+
+main()

@@ -1,0 +1,152 @@
+"""Checkpoints: directories of safetensors and JSON, written under a temporary name, synced, then renamed once.
+
+`kill -9` at any moment leaves the previous checkpoint whole. A manifest holds the sha256 of every file, so a flipped byte is
+found by name and the previous checkpoint is used. No pickle, in or out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rowssl.errors import InputError
+
+FORMAT = 1
+
+
+def sha256_of(path: Path) -> str:
+    """Hash of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8")
+        _sync(temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def write_directory(path: Path, tensors: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]) -> None:
+    """Write `NAME.safetensors` for each group of tensors, and `manifest.json` with facts and hashes, all or nothing.
+
+    An existing directory of that name is replaced only after the new one is complete.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        hashes = {}
+        for name, group in tensors.items():
+            file = temporary / f"{name}.safetensors"
+            save_file({key: value.detach().cpu().contiguous() for key, value in group.items()}, file)
+            _sync(file)
+            hashes[file.name] = sha256_of(file)
+        manifest = temporary / "manifest.json"
+        content = {"format": FORMAT, **facts, "sha256": hashes}
+        manifest.write_text(json.dumps({**content, "self": _own_hash(content)}, indent=1), encoding="utf-8")
+        _sync(manifest)
+        _sync(temporary)
+        if path.exists():
+            old = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
+            os.replace(path, old)
+            os.replace(temporary, path)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.replace(temporary, path)
+        _sync(path.parent)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise InputError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}.") from error
+
+
+def _own_hash(content: Mapping[str, Any]) -> str:
+    """What a manifest says of itself, so that a flipped bit in it is noticed like one in the files it names."""
+    rest = {key: value for key, value in content.items() if key != "self"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def read_directory(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """Tensors and facts of a directory, every file checked against its hash; InputError names the file that is wrong."""
+    try:
+        facts = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path / 'manifest.json'} is missing or damaged.") from error
+    if not isinstance(facts, dict) or not isinstance(facts.get("sha256"), dict):
+        raise InputError(f"{path / 'manifest.json'} is not a manifest of rowssl.")
+    if facts.get("format") != FORMAT:
+        raise InputError(f"{path} has format {facts.get('format')}, this version of rowssl reads format {FORMAT}.")
+    if facts.get("self") != _own_hash(facts):
+        raise InputError(f"{path / 'manifest.json'} is damaged: it is not what was written.")
+    tensors = {}
+    for name, expected in facts["sha256"].items():
+        file = path / name
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise InputError(f"{path / 'manifest.json'} names the file {name!r}, which cannot belong to it.")
+        if not file.is_file() or sha256_of(file) != expected:
+            raise InputError(f"{file} is missing or damaged: its sha256 is not the one in manifest.json.")
+        tensors[file.stem] = load_file(file)
+    return tensors, facts
+
+
+class Checkpoints:
+    """The checkpoints of a run: `step-00001234` directories in one folder, the newest whole one counts, two are kept."""
+
+    def __init__(self, folder: Path, keep: int = 2) -> None:
+        self.folder, self.keep = folder, keep
+        self.problems: list[str] = []  # damaged checkpoints that were passed over
+
+    def _listed(self) -> list[Path]:
+        return sorted(self.folder.glob("step-*"))
+
+    def clean(self) -> None:
+        """Remove temporaries a killed process left."""
+        for stray in self.folder.glob(".*.tmp"):
+            shutil.rmtree(stray, ignore_errors=True)
+
+    def save(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]) -> None:
+        """Write the checkpoint of a step, then remove all but the last two (and later ones, which were damaged)."""
+        path = self.folder / f"step-{step:08d}"
+        write_directory(path, tensors, {**facts, "step": step})
+        past = [other for other in self._listed() if other <= path]
+        for other in self._listed():
+            if other not in past[-self.keep :]:
+                shutil.rmtree(other, ignore_errors=True)
+
+    def latest(self, identity: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:
+        """The newest checkpoint that is whole; InputError if it belongs to a run with other options."""
+        for path in reversed(self._listed()):
+            try:
+                tensors, facts = read_directory(path)
+            except InputError as error:
+                self.problems.append(str(error))
+                continue
+            if facts.get("identity") != identity:
+                raise InputError(
+                    f"{self.folder.parent} holds a run with other options: choose another --out or remove it."
+                )
+            return tensors, facts
+        return None

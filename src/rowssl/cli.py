@@ -1,0 +1,233 @@
+"""The command line. Each command is a few lines here and a function elsewhere; nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rowssl.errors import InputError
+
+app = typer.Typer(
+    help="Open-world learning from many pictures and a few labels: classify the known classes, discover the novel ones.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Root = Annotated[Path | None, typer.Option("--data-root", help="Folder with the benchmark's files [$ROWSSL_DATA].")]
+Labels = Annotated[Path | None, typer.Option("--labels", help="CSV with some labels: path,label or row,label.")]
+Source = Annotated[
+    str | None, typer.Argument(help="Folder of images, CSV, parquet, or .npy/.npz/.safetensors embeddings.")
+]
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where to write the run.")] = Path("rowssl-demo"),
+    method: Annotated[str, typer.Option(help="Which method to run.")] = "kmeans",
+    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+) -> None:
+    """Run an open-world experiment on bundled handwritten digits and write a report (under a minute)."""
+    from rowssl.demo import run_demo
+
+    run_demo(out, method=method, seed=seed)
+
+
+@app.command()
+def check(
+    source: Annotated[str, typer.Argument(help="Folder of images, CSV, parquet, or embeddings.")],
+    labels: Labels = None,
+    image_column: Annotated[str | None, typer.Option(help="Column with the images.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="Column with the labels.")] = None,
+    bars: Annotated[Path | None, typer.Option(help="Also write the class sizes as an SVG picture.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Look at a data set before training: counts, class sizes, unreadable files, duplicates, suspicious labels."""
+    from rowssl.data.check import check as run_check
+    from rowssl.data.check import print_report, save_bars
+    from rowssl.progress import out
+
+    report = run_check(source, labels=labels, image_column=image_column, label_column=label_column)
+    if as_json:
+        import json
+
+        out.print_json(json.dumps(report.as_dict()))
+    else:
+        print_report(report, out)
+    if bars is not None:
+        save_bars(report, bars)
+
+
+@app.command()
+def split(
+    data: Annotated[str, typer.Option("--data", help="Benchmark, or a labelled table (folder per class, CSV, ...).")],
+    out: Annotated[Path, typer.Option(help="Split file to write (JSON); the picture goes beside it as .svg.")],
+    data_root: Root = None,
+    variant: Annotated[str | None, typer.Option(help="Which ImageNet-100: gcd, orca, bacon or folder.")] = None,
+    labels: Labels = None,
+    protocol: Annotated[str, typer.Option(help="rowssl, bacon, gcd or longtail.")] = "rowssl",
+    setting: Annotated[str | None, typer.Option(help="A related setting: ssl, ncd, gcd, da-gcd, rowssl, ...")] = None,
+    gamma: Annotated[float | None, typer.Option(help="Imbalance ratio: largest class over smallest.")] = None,
+    prior: Annotated[str | None, typer.Option(help="Unlabelled prior: match, mismatch or uniform.")] = None,
+    known: Annotated[str | None, typer.Option(help="Known classes: a number, a share, or names with commas.")] = None,
+    labelled_share: Annotated[float, typer.Option(help="Labelled share of the known classes' images.")] = 0.5,
+    mismatch: Annotated[str | None, typer.Option(help="For natural sizes: graded or reverse.")] = None,
+    n_max: Annotated[int | None, typer.Option(help="Class size the profiles start from.")] = None,
+    order: Annotated[str | None, typer.Option(help="Images of a class: first in table order, or random.")] = None,
+    shuffle_classes: Annotated[bool, typer.Option(help="Draw the order of classes by seed.")] = False,
+    class_list: Annotated[Path | None, typer.Option(help="ImageNet-100 as orca: text file, one synset a line.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed, where the protocol draws.")] = None,
+) -> None:
+    """Cut a labelled data set into labelled, unlabelled and test rows by a named protocol."""
+    from rowssl.checkpoint import write_text
+    from rowssl.data.benchmarks import BENCHMARKS, load_benchmark
+    from rowssl.data.splits import make_split
+    from rowssl.data.table import read_table
+    from rowssl.progress import out as console
+    from rowssl.report.profiles import print_profiles, profile_svg
+
+    if data in BENCHMARKS:
+        train, test = load_benchmark(data, data_root, variant=variant, class_list=class_list)
+        test_labels = test.labels
+    elif Path(data).exists():
+        train, test_labels = read_table(data, labels=labels, check_images=False), None
+    else:
+        raise InputError(f"--data {data} is neither a benchmark ({', '.join(BENCHMARKS)}) nor a file or folder.")
+    result = make_split(
+        train.labels,
+        test_labels,
+        protocol=protocol,
+        dataset=data if data in BENCHMARKS else "",
+        known=parse_known(known),
+        gamma=gamma,
+        prior=prior,
+        labelled_share=labelled_share,
+        setting=setting,
+        seed=seed,
+        class_names=train.class_names,
+        mismatch=mismatch,
+        n_max=n_max,
+        order=order,
+        shuffle_classes=shuffle_classes,
+    )
+    result.save(out)
+    picture = out.with_suffix(".svg")
+    write_text(picture, profile_svg(result, train.labels, train.class_names))
+    print_profiles(result, train.labels, console)
+    console.print(f"written: {out} and {picture}", markup=False, soft_wrap=True)
+
+
+def parse_known(text: str | None) -> int | float | list[str] | None:
+    """`50` is a number of classes, `0.5` a share, `cat,dog` names."""
+    if text is None:
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+@app.command()
+def fit(
+    source: Source = None,
+    out: Annotated[Path, typer.Option(help="Run directory; the same command continues a run that was stopped.")] = Path(
+        "run"
+    ),
+    labels: Labels = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file with any of the options.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="Benchmark: digits, cifar10, cifar100, imagenet100, cub200, herbarium19."),
+    ] = None,
+    data_root: Root = None,
+    split_file: Annotated[Path | None, typer.Option("--split", help="Split file of `rowssl split`.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="rowssl, bacon, gcd or longtail.")] = None,
+    setting: Annotated[str | None, typer.Option(help="A related setting: ssl, ncd, gcd, da-gcd, rowssl, ...")] = None,
+    gamma: Annotated[float | None, typer.Option(help="Imbalance ratio.")] = None,
+    prior: Annotated[str | None, typer.Option(help="match, mismatch or uniform.")] = None,
+    known: Annotated[str | None, typer.Option(help="Known classes: a number, a share, or names with commas.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="Name, path, hf:NAME, identity, pixels or convnet.")] = None,
+    tail: Annotated[str | None, typer.Option(help="auto, blocks:K, stage or adapter[:WIDTH].")] = None,
+    image_size: Annotated[int | None, typer.Option(help="Side of the encoder's input in pixels.")] = None,
+    views: Annotated[int | None, typer.Option(help="Cached augmented views per image; 0 = augment on the fly.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder of the trunk cache [$ROWSSL_CACHE].")] = None,
+    method: Annotated[str | None, typer.Option(help="dts, simgcd or kmeans.")] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Number of classes, auto (estimated) or oracle (the truth's).")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs [200, fewer for large data].")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per step.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Any option: method.options.tau_max=0.8 (repeatable).")
+    ] = None,
+) -> None:
+    """Train: classify the known classes, discover the novel ones, write the run directory."""
+    from rowssl.config import build_config, load_config, merge
+
+    content = load_config(config)
+    given: dict[str, Any] = {
+        "data.source": source, "data.labels": labels, "data.name": data, "data.data_root": data_root,
+        "data.split": split_file, "data.protocol": protocol, "data.setting": setting, "data.gamma": gamma,
+        "data.prior": prior, "data.known": parse_known(known), "encoder.name": encoder, "encoder.tail": tail,
+        "encoder.image_size": image_size, "encoder.views": views, "encoder.cache": cache, "method.name": method,
+        "classes": int(classes) if classes and classes.isdecimal() else classes, "train.epochs": epochs,
+        "train.batch_size": batch_size, "train.lr": lr, "seed": seed, "train.device": device,
+    }  # fmt: skip
+    for key, value in given.items():
+        if value is not None:
+            merge(content, key.split("."), str(value) if isinstance(value, Path) else value)
+    for keys, value in flatten(load_config(None, overrides or [])):
+        merge(content, keys, value)
+    run_config = build_config(content, str(config) if config else "options")
+
+    from rowssl.evaluate import print_metrics
+    from rowssl.fit import fit as run_fit
+    from rowssl.progress import out as console
+
+    run = run_fit(run_config, out)
+    if run.evaluation is not None:
+        print_metrics(run.metrics, console)
+    console.print(
+        f"{run.metrics['classes']['estimated']} classes found in {run.seconds:.1f} s: {out / 'report.html'}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def flatten(content: dict[str, Any], above: tuple[str, ...] = ()) -> list[tuple[list[str], Any]]:
+    """Nested keys and their values."""
+    rows: list[tuple[list[str], Any]] = []
+    for key, value in content.items():
+        if isinstance(value, dict) and value:
+            rows += flatten(value, (*above, key))
+        else:
+            rows.append(([*above, key], value))
+    return rows
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one sentence and exit code 2, never a traceback."""
+    try:
+        app()
+    except InputError as error:
+        print(f"rowssl: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("rowssl: stopped; the same command continues.", file=sys.stderr)
+        sys.exit(130)
+    except RuntimeError as error:
+        if type(error).__name__ != "NonFiniteError":
+            raise
+        print(f"rowssl: {error}", file=sys.stderr)
+        sys.exit(3)

@@ -1,0 +1,141 @@
+"""One run as data: strict keys, YAML in and out, `a.b=c` overrides."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rowssl.errors import InputError
+
+
+class Strict(BaseModel):
+    """An unknown key is an error, not a surprise."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DataConfig(Strict):
+    """A table of the user's own (`source`), or a benchmark (`name`) cut by a protocol or a split file."""
+
+    source: str | None = None
+    labels: str | None = None
+    image_column: str | None = None
+    label_column: str | None = None
+    name: str | None = None
+    data_root: str | None = None
+    variant: str | None = None
+    split: str | None = None
+    protocol: str = "rowssl"
+    setting: str | None = None
+    gamma: float | None = None
+    prior: str | None = None
+    known: int | float | list[int] | list[str] | None = None
+    labelled_share: float = 0.5
+    mismatch: str | None = None
+    n_max: int | None = None
+    split_seed: int | None = None
+
+
+class EncoderConfig(Strict):
+    """What turns pictures into features."""
+
+    name: str | None = None  # None: the best that can be had
+    tail: str = "auto"
+    image_size: int | None = Field(default=None, ge=8, le=1024)
+    reduce: int = Field(default=256, ge=0)  # pooled features wider than this go through PCA; 0 = never
+    views: int = Field(default=8, ge=0, le=256)  # cached augmented views per image; 0 = augment on the fly
+    view_recipe: str = "auto"  # standard, strong or small
+    view_seed: int = Field(default=0, ge=0)  # of the cached views; runs of all seeds share them
+    cache: str | None = None
+
+
+class MethodConfig(Strict):
+    """Which method, and its own options by their names."""
+
+    name: str = "dts"
+    options: dict[str, Any] = {}
+
+
+class TrainConfig(Strict):
+    """The loop; what is None is chosen by the size of the data."""
+
+    epochs: int | None = Field(default=None, ge=1)
+    batch_size: int = Field(default=128, ge=2)
+    lr: float = Field(default=0.1, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    weight_decay: float = Field(default=5e-5, ge=0)
+    mix: float = Field(default=0.0, ge=0, le=1)  # feature augmentation, see FeatureAugmentation
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    noise: float = Field(default=0.0, ge=0)
+    evaluate_every: int = Field(default=10, ge=1)
+    save_seconds: float = Field(default=30.0, ge=0)
+    device: str = "auto"
+
+
+class RunConfig(Strict):
+    """Everything that decides a result."""
+
+    data: DataConfig = DataConfig()
+    encoder: EncoderConfig = EncoderConfig()
+    method: MethodConfig = MethodConfig()
+    train: TrainConfig = TrainConfig()
+    classes: int | Literal["auto", "oracle"] | None = None  # None: oracle for benchmarks, auto for a user's data
+    seed: int = Field(default=0, ge=0)
+
+    def identity(self, *facts: str) -> str:
+        """sha256 over the options that decide the result, and further facts (fingerprints of data and encoder)."""
+        content = self.model_dump(mode="json")
+        for name in ("save_seconds", "evaluate_every"):
+            del content["train"][name]
+        del content["encoder"]["cache"]
+        text = json.dumps([content, *facts], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def build_config(content: dict[str, Any], where: str = "options") -> RunConfig:
+    """A checked configuration; InputError names the first key that is wrong."""
+    try:
+        return RunConfig.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{where}: {key}: {first['msg'].lower()}.") from error
+
+
+def load_config(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """A YAML file's content with `a.b=c` overrides applied; values are read as YAML."""
+    import yaml
+
+    content: Any = {}
+    if path is not None:
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise InputError(f"{path} cannot be read as YAML: {str(error).splitlines()[0]}.") from error
+        if not isinstance(content, dict):
+            raise InputError(f"{path} must hold keys and values, not a {type(content).__name__}.")
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key:
+            raise InputError(f"--set {override} is not of the form key.name=value.")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise InputError(f"--set {override}: the value cannot be read.") from error
+        merge(content, key.split("."), value)
+    return content
+
+
+def merge(content: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    """Set a nested key in place."""
+    *parents, last = keys
+    for key in parents:
+        content = content.setdefault(key, {})
+        if not isinstance(content, dict):
+            raise InputError(f"--set {'.'.join(keys)}: {key} is not a group of options.")
+    content[last] = value

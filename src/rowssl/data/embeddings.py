@@ -1,0 +1,117 @@
+"""The reader behind `read_table` for embeddings: `.npy`, `.npz` and `.safetensors`, never a pickle."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import InputError
+from ..progress import track
+from .images import printable
+from .labels import encode_labels, labels_from_csv
+from .table import Table
+
+_KEYS = ("embeddings", "labels", "views", "truth", "test_embeddings", "test_truth")
+_CHECK_VALUES = 1 << 22  # values looked at together when embeddings are checked
+
+
+def read_embeddings(path: Path, labels: Path | None, *, label_column: str | None) -> Table:
+    """Embeddings (N, D) with what else the file holds; a `.npy` file is memory-mapped."""
+    where = printable(str(path))
+    arrays = _load_arrays(path)
+    embeddings = _features(arrays["embeddings"], where, "embeddings", 2)
+    rows, size = embeddings.shape
+    views = test = None
+    if "views" in arrays:
+        views = _features(arrays["views"], where, "views", 3)
+        if views.shape[1:] != embeddings.shape:
+            raise InputError(f"{where}: views are {views.shape}, but embeddings are {embeddings.shape}")
+    if ("test_embeddings" in arrays) != ("test_truth" in arrays):
+        raise InputError(f"{where} has only one of 'test_embeddings' and 'test_truth'")
+    if "test_embeddings" in arrays:
+        test = _features(arrays["test_embeddings"], where, "test_embeddings", 2)
+        if test.shape[1] != size:
+            raise InputError(f"{where}: test_embeddings have {test.shape[1]} columns, but embeddings have {size}")
+    given: Sequence[object] | None = _label_list(arrays, "labels", rows, where)
+    if labels is not None:
+        given = labels_from_csv(labels, rows, by_name=None, folder=None, label_column=label_column)
+    truth = _label_list(arrays, "truth", rows, where)
+    test_truth = _label_list(arrays, "test_truth", 0 if test is None else len(test), where)
+    # One numbering for all three, so that ids can be compared.
+    ids, class_names = encode_labels([*(given or [None] * rows), *(truth or []), *(test_truth or [])], where=where)
+    test_table = None
+    if test is not None:
+        names = tuple(f"test row {row}" for row in range(len(test)))
+        test_table = Table(ids[len(ids) - len(test) :], class_names, names, embeddings=test, source=where)
+    return Table(
+        labels=ids[:rows],
+        class_names=class_names,
+        names=tuple(f"row {row}" for row in range(rows)),
+        embeddings=embeddings,
+        views=views,
+        truth=None if truth is None else ids[rows : 2 * rows],
+        test=test_table,
+        source=where,
+    )
+
+
+def _load_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays we know by name; a `.npy` file is the embeddings alone."""
+    where = printable(str(path))
+    try:
+        if path.suffix.lower() == ".safetensors":
+            from safetensors import safe_open
+
+            with safe_open(path, framework="np") as file:
+                names = list(file.keys())
+                arrays = {name: file.get_tensor(name) for name in names if name in _KEYS}
+        else:
+            loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return {"embeddings": loaded}
+            with loaded:
+                names = loaded.files
+                arrays = {name: loaded[name] for name in names if name in _KEYS}
+    except zipfile.BadZipFile:
+        raise InputError(f"{where} cannot be read: the archive is damaged") from None
+    except Exception as error:  # safetensors has its own exceptions; numpy raises ValueError, EOFError and others
+        reason = printable(str(error).split("\n")[0][:120]) or type(error).__name__
+        if "pickle" in reason or "Python objects" in reason:
+            reason = "it holds Python objects (pickle), which are never loaded, or is no array at all"
+        elif "bfloat16" in reason:
+            reason = "numpy has no bfloat16; save it as float16 or float32"
+        raise InputError(f"{where} cannot be read: {reason}") from None
+    if "embeddings" not in arrays:
+        there = ", ".join(repr(name) for name in names) or "nothing"
+        raise InputError(f"{where} has no array 'embeddings'; it has {there}")
+    return arrays
+
+
+def _features(array: np.ndarray, where: str, key: str, axes: int) -> np.ndarray:
+    """Check one array of features; float16 and float32 stay as they are, other numbers become float32."""
+    shape = "N x D" if axes == 2 else "V x N x D"
+    if array.ndim != axes or 0 in array.shape or array.dtype.kind not in "fiu":
+        raise InputError(f"{where}: {key} must be numbers of shape {shape}, not {array.dtype} {array.shape}")
+    if array.dtype not in (np.dtype(np.float16), np.dtype(np.float32)):
+        with np.errstate(over="ignore"):  # too large for float32 becomes infinite and is refused below
+            array = array.astype(np.float32)
+    step = max(1, _CHECK_VALUES // array.shape[-1])
+    for view in array if axes == 3 else array[None]:
+        starts = range(0, len(view), step)
+        for start in track(starts, f"checking {key}", enabled=len(starts) > 8):
+            bad = np.flatnonzero(~np.isfinite(view[start : start + step]).all(axis=1))
+            if len(bad):
+                raise InputError(f"{where}: row {start + bad[0]} of {key} holds a value that is not finite")
+    return array
+
+
+def _label_list(arrays: dict[str, np.ndarray], key: str, rows: int, where: str) -> list[object] | None:
+    if key not in arrays:
+        return None
+    array = arrays[key]
+    if array.shape != (rows,) or array.dtype.kind not in "iuUSf":
+        raise InputError(f"{where}: {key} must be {rows} whole numbers or texts, not {array.dtype} {array.shape}")
+    return list(array.tolist())

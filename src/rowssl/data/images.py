@@ -1,0 +1,292 @@
+"""Open pictures of strangers safely: few formats, a pixel limit before decoding, one kind of result (RGB)."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import functools
+import io
+import os
+import stat
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+import numpy as np
+
+from ..errors import ImageError
+from ..progress import bar
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+# Only decoders for pictures people really have: EPS would start Ghostscript, and FITS or HDF5 are not photographs.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "AVIF")
+SUFFIXES = frozenset(
+    {
+        ".jpg",
+        ".jpeg",
+        ".jpe",
+        ".jfif",
+        ".png",
+        ".apng",
+        ".webp",
+        ".bmp",
+        ".dib",
+        ".gif",
+        ".tif",
+        ".tiff",
+        ".ppm",
+        ".pgm",
+        ".pbm",
+        ".pnm",
+        ".avif",
+    }
+)
+# Pictures we refuse by their ending, so that a folder of them is not silently ignored.
+REFUSED_SUFFIXES = frozenset(
+    {
+        ".heic",
+        ".heif",
+        ".eps",
+        ".psd",
+        ".svg",
+        ".jp2",
+        ".j2k",
+        ".ico",
+        ".tga",
+        ".dng",
+        ".cr2",
+        ".cr3",
+        ".nef",
+        ".arw",
+        ".fits",
+        ".fit",
+        ".wmf",
+        ".emf",
+        ".pcx",
+        ".xcf",
+    }
+)
+MAX_PIXELS = 50_000_000
+_SCAN_CHUNK = 32
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """One input that was left out, and why."""
+
+    name: str
+    reason: str
+
+
+class ImageColumn(Protocol):
+    """Anything with a length whose items are encoded bytes, or uint8 arrays (H, W) or (H, W, 3)."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> bytes | np.ndarray: ...
+
+
+def printable(text: str) -> str:
+    """`text` on one line and encodable: control characters and undecodable bytes become backslash escapes."""
+
+    def escape(character: str) -> str:
+        if "\udc80" <= character <= "\udcff":  # a byte of a file name that is not UTF-8 (surrogateescape)
+            return f"\\x{ord(character) - 0xDC00:02x}"
+        return character.encode("unicode_escape").decode("ascii")
+
+    return text if text.isprintable() else "".join(c if c.isprintable() else escape(c) for c in text)
+
+
+def open_image(source: Path | bytes | np.ndarray, *, name: str = "") -> Image.Image:
+    """Read one picture as RGB.
+
+    The size is read from the header and checked against `MAX_PIXELS` before anything is decoded. The EXIF rotation is
+    applied, an animation gives its first frame, transparency is laid on white, 16-bit grey is scaled to 8 bits.
+
+    Parameters
+    ----------
+    source
+        A file, the encoded bytes of a picture, or a uint8 array (H, W), (H, W, 3) or (H, W, 4).
+    name
+        What to call the picture in an error; the path by default.
+
+    Returns
+    -------
+    PIL.Image.Image
+        A loaded picture of mode RGB.
+
+    Raises
+    ------
+    ImageError
+        One sentence with the name and the reason.
+    """
+    reason = ""
+    try:
+        return _open(source)
+    except Exception as error:  # a decoder may raise anything at all on a damaged file
+        reason = _reason(error, source)
+    name = name or (str(source) if isinstance(source, Path) else "in memory")
+    raise ImageError(f"cannot read image {printable(name)}: {reason}")
+
+
+def scan(sources: Sequence[Path] | ImageColumn, names: Sequence[str], *, workers: int | None = None) -> list[Skipped]:
+    """Decode every picture once and list those that cannot be read, in order, with the reason."""
+    return [Skipped(names[row], reason) for row, reason in unreadable(sources, workers=workers).items()]
+
+
+def unreadable(sources: Sequence[Path] | ImageColumn, *, workers: int | None = None) -> dict[int, str]:
+    """Row -> reason for every picture that cannot be decoded; threads, because decoders release the GIL."""
+
+    def try_rows(rows: range) -> list[tuple[int, str]]:
+        failed = []
+        for row in rows:
+            try:
+                _open(sources[row])
+            except Exception as error:
+                failed.append((row, _reason(error, sources[row])))
+        return failed
+
+    total = len(sources)
+    chunks = [range(start, min(start + _SCAN_CHUNK, total)) for start in range(0, total, _SCAN_CHUNK)]
+    bad: dict[int, str] = {}
+    _formats()  # the plug-ins are registered once, before there are threads
+    pool = ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1))
+    try:
+        # The caller gets one sentence per picture; Pillow's own warnings would be printed across the progress bar.
+        with warnings.catch_warnings(), bar("checking images", total) as progress:
+            warnings.simplefilter("ignore")
+            for rows, failed in zip(chunks, pool.map(try_rows, chunks), strict=True):
+                bad.update(failed)
+                progress.advance(len(rows))
+    finally:
+        pool.shutdown(cancel_futures=True)  # an interrupt does not wait for the rest of the folder
+    return bad
+
+
+def thumbnail(image: Image.Image, side: int = 96) -> Image.Image:
+    """A copy that fits into `side` x `side`, never enlarged, proportions kept."""
+    from PIL import Image
+
+    small = image.copy()
+    small.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return small
+
+
+def data_uri(image: Image.Image, quality: int = 80) -> str:
+    """The picture as a JPEG in a `data:` URI, to be put into a self-contained page."""
+    buffer = io.BytesIO()
+    image.convert("RGB").save(buffer, "JPEG", quality=quality)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+@functools.cache
+def _formats() -> tuple[str, ...]:
+    """The allowed formats that this Pillow was built with."""
+    from PIL import Image
+
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def _open(source: Path | bytes | np.ndarray) -> Image.Image:
+    """As `open_image`, but any exception may come out."""
+    if isinstance(source, np.ndarray):
+        return _from_array(source)
+    if isinstance(source, bytes):
+        return _decode(io.BytesIO(source))
+    if not stat.S_ISREG(source.stat().st_mode):  # opening a pipe would wait for ever
+        raise ImageError("it is a folder" if source.is_dir() else "it is not a regular file")
+    with open(source, "rb") as stream:
+        return _decode(stream)
+
+
+def _decode(stream: BinaryIO) -> Image.Image:
+    """Header first, then the pixels."""
+    from PIL import Image
+
+    if not stream.read(1):
+        raise ImageError("it is empty (0 bytes)")
+    stream.seek(0)
+    with Image.open(stream, formats=_formats()) as image:
+        pixels = image.width * image.height
+        if pixels > MAX_PIXELS:
+            raise ImageError(f"it has {pixels / 1e6:.1f} megapixels, over the limit of {MAX_PIXELS / 1e6:g}")
+        image.load()
+        return _to_rgb(_rotate(image))
+
+
+def _rotate(image: Image.Image) -> Image.Image:
+    """Apply the EXIF orientation; damaged EXIF data do not make a picture unreadable."""
+    from PIL import ImageOps
+
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:
+        return image
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """Any mode -> RGB."""
+    from PIL import Image
+
+    if image.mode.startswith(("I", "F")):
+        return Image.fromarray(_eight_bits(np.asarray(image))).convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, image).convert("RGB")
+    return image.convert("RGB")  # a copy when it is RGB already, free of the file
+
+
+def _eight_bits(values: np.ndarray) -> np.ndarray:
+    """Grey values (H, W) of 16 bits, 32 bits or floats -> uint8."""
+    low, high = float(values.min()), float(values.max())
+    if values.dtype.kind in "ui" and low >= 0 and high <= 65535:
+        return ((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
+    values = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = float(values.min()), float(values.max())
+    if not (low >= 0 and high <= 1):  # no declared range: from the darkest to the brightest value
+        values = (values - low) / max(high - low, 1e-12)
+    return np.rint(values * 255).astype(np.uint8)
+
+
+def _from_array(array: np.ndarray) -> Image.Image:
+    from PIL import Image
+
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    grey = array.ndim == 2
+    if array.dtype != np.uint8 or array.size == 0 or not (grey or (array.ndim == 3 and array.shape[2] in (3, 4))):
+        raise ImageError(f"an array must be uint8 of H x W or H x W x 3, not {array.dtype} {array.shape}")
+    return _to_rgb(Image.fromarray(np.ascontiguousarray(array)))
+
+
+def _reason(error: Exception, source: object) -> str:
+    """Why a picture was refused, in words that follow "cannot read image x: "."""
+    from PIL import Image, UnidentifiedImageError
+
+    known = {
+        errno.EACCES: "permission denied",
+        errno.EPERM: "permission denied",
+        errno.ELOOP: "it is a link that leads back to itself",
+        errno.ENAMETOOLONG: "its name is too long",
+    }
+    if isinstance(error, ImageError):
+        return str(error)
+    if isinstance(error, UnidentifiedImageError):
+        return f"it is not an image of a known type ({', '.join(FORMATS)}), or its header is damaged"
+    if isinstance(error, Image.DecompressionBombError):
+        return f"it has more pixels than the limit of {MAX_PIXELS / 1e6:g} megapixels"
+    if isinstance(error, FileNotFoundError):
+        return (
+            "it is a link to nothing" if isinstance(source, Path) and source.is_symlink() else "there is no such file"
+        )
+    if isinstance(error, OSError) and error.errno in known:
+        return known[error.errno]
+    text = printable(str(error)) or type(error).__name__
+    return f"it is damaged ({text[:100]})"

@@ -1,0 +1,174 @@
+"""Step -> batch. A batch is a pure function of (seed, step), so there is no sampler state to save or to lose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rowssl import distributed
+from rowssl.types import Batch
+
+
+class Source(Protocol):
+    """Where trunk outputs come from: a matrix of embeddings, the trunk cache, or the trunk itself on fresh views."""
+
+    shape: tuple[int, ...]  # of one trunk output
+    n_views: int  # augmented views per row; 0 = only the clean view, or any number made on the fly
+
+    def __len__(self) -> int: ...
+    def clean(self, rows: np.ndarray) -> Tensor:
+        """Trunk outputs of the clean view, (n, *shape) float32."""
+        ...
+
+    def view(self, rows: np.ndarray, views: np.ndarray, epoch: int) -> Tensor:
+        """Trunk outputs of augmented view `views[i]` of row `rows[i]`, (n, *shape) float32."""
+        ...
+
+
+class ArraySource:
+    """Embeddings in memory or memory-mapped, with augmented views of them when there are any."""
+
+    def __init__(self, embeddings: np.ndarray, views: np.ndarray | None = None) -> None:
+        self.embeddings, self.views = embeddings, views
+        self.shape = tuple(embeddings.shape[1:])
+        self.n_views = 0 if views is None else len(views)
+
+    def __len__(self) -> int:
+        return len(self.embeddings)
+
+    def clean(self, rows: np.ndarray) -> Tensor:
+        """(n, *shape) float32."""
+        return torch.from_numpy(np.ascontiguousarray(self.embeddings[rows], dtype=np.float32))
+
+    def view(self, rows: np.ndarray, views: np.ndarray, epoch: int) -> Tensor:
+        """(n, *shape) float32; without views, the clean embedding (feature augmentation makes the two views differ)."""
+        if self.views is None:
+            return self.clean(rows)
+        return torch.from_numpy(np.ascontiguousarray(self.views[views, rows], dtype=np.float32))
+
+
+@dataclass(frozen=True)
+class FeatureAugmentation:
+    """Cheap augmentation of pooled features on top of cached views, each part off at 0."""
+
+    mix: float = 0.0  # a view is (1 - a) v + a v', v' another view of the same image, a uniform in [0, mix]
+    dropout: float = 0.0  # share of dimensions set to 0 (the others scaled up)
+    noise: float = 0.0  # Gaussian noise of this length relative to the feature's
+
+
+def _generator(*key: int) -> torch.Generator:
+    """A generator that depends on nothing but the key."""
+    words = np.random.SeedSequence(key).generate_state(2, np.uint32)
+    return torch.Generator().manual_seed(int(words[0]) << 31 | int(words[1]) >> 1)
+
+
+class Feed:
+    """The training set as a method sees it: targets with -1 for unlabelled, chunks of clean features, and batches."""
+
+    def __init__(
+        self,
+        source: Source,
+        targets: np.ndarray,
+        *,
+        batch_size: int,
+        epochs: int,
+        seed: int,
+        augmentation: FeatureAugmentation | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.source, self.device = source, torch.device(device)
+        self.targets = torch.from_numpy(np.asarray(targets, dtype=np.int64)).to(self.device)
+        self.labelled = np.flatnonzero(targets >= 0)
+        self.unlabelled = np.flatnonzero(targets < 0)
+        self.batch_size = min(batch_size, max(2, len(targets)))
+        self.epochs, self.seed = epochs, seed
+        self.augmentation = augmentation or FeatureAugmentation()
+        self.steps_per_epoch = max(1, len(targets) // self.batch_size)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole training."""
+        return self.epochs * self.steps_per_epoch
+
+    def chunks(self, rows: np.ndarray | None = None, size: int = 1024) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Clean trunk outputs of all (or the given) rows in order."""
+        rows = np.arange(len(self)) if rows is None else rows
+        for begin in range(0, len(rows), size):
+            part = rows[begin : begin + size]
+            yield part, self.source.clean(part).to(self.device)
+
+    def view_chunks(self, view: int, size: int = 1024) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Augmented trunk outputs, view number `view` (modulo how many there are), of all rows in order."""
+        for begin in range(0, len(self), size):
+            part = np.arange(begin, min(begin + size, len(self)))
+            which = np.full(len(part), view % max(1, self.source.n_views))
+            yield part, self.source.view(part, which, 0).to(self.device)
+
+    def draw(self, step: int) -> np.ndarray:
+        """Rows of a step: with replacement, each slot labelled with probability 1/2 (weights 1 and |L|/|U|)."""
+        rng = np.random.default_rng([self.seed, 11, step])
+        position = rng.random(self.batch_size)
+        if len(self.labelled) == 0 or len(self.unlabelled) == 0:
+            return (position * len(self)).astype(np.int64)
+        labelled = rng.random(self.batch_size) < 0.5
+        from_labelled = self.labelled[(position * len(self.labelled)).astype(np.int64)]
+        from_unlabelled = self.unlabelled[(position * len(self.unlabelled)).astype(np.int64)]
+        return np.where(labelled, from_labelled, from_unlabelled)
+
+    def batch(self, step: int) -> Batch:
+        """The batch of a step; under torchrun its views are this process's share."""
+        rows = self.draw(step)
+        index = torch.from_numpy(rows).to(self.device)
+        epoch = step // self.steps_per_epoch
+        return Batch(
+            views=tuple(view.to(self.device) for view in self._views(rows, epoch, step)),
+            target=self.targets[index],
+            index=index,
+            step=step,
+            epoch=epoch,
+            epochs=self.epochs,
+            last_of_epoch=(step + 1) % self.steps_per_epoch == 0,
+        )
+
+    def _views(self, rows: np.ndarray, epoch: int, step: int) -> tuple[Tensor, ...]:
+        """Two different views of each row, augmented further in feature space where asked for."""
+        here = distributed.share(len(rows))
+        rng = np.random.default_rng([self.seed, 12, step])
+        count = max(1, self.source.n_views)
+        # Distinct views: the second is a non-zero cyclic step away from the first.
+        first = rng.integers(count, size=len(rows))
+        second = (first + rng.integers(1, max(2, count), size=len(rows))) % count
+        mates = (rng.integers(count, size=(2, len(rows)))) if self.augmentation.mix else None
+        result = []
+        for number, which in enumerate((first, second)):
+            view = self.source.view(rows[here], which[here], epoch)
+            mate = None if mates is None else self.source.view(rows[here], mates[number][here], epoch)
+            result.append(self._augment(view, mate, len(rows), here, step, number))
+        return tuple(result)
+
+    def _augment(self, view: Tensor, mate: Tensor | None, rows: int, here: slice, step: int, number: int) -> Tensor:
+        """Feature augmentation of one view; random numbers are drawn for the whole batch so that shares agree."""
+        options = self.augmentation
+        if not (options.mix or options.dropout or options.noise):
+            return view
+        generator = _generator(self.seed, 13, step, number)
+        broadcast = (-1,) + (1,) * (view.dim() - 1)
+        if mate is not None:
+            amount = (torch.rand(rows, generator=generator) * options.mix)[here].view(broadcast)
+            view = torch.lerp(view, mate, amount)
+        if options.dropout:
+            keep = (torch.rand(rows, *view.shape[1:], generator=generator) >= options.dropout)[here]
+            view = view * keep / (1 - options.dropout)
+        if options.noise:
+            noise = torch.randn(rows, *view.shape[1:], generator=generator)[here]
+            length = view.flatten(1).norm(dim=1).view(broadcast) / view[0].numel() ** 0.5
+            view = view + options.noise * length * noise
+        return view

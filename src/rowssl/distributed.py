@@ -1,0 +1,86 @@
+"""More than one process (torchrun): every process encodes its share of the batch, then all see the whole batch.
+
+The losses and all state updates run on the gathered batch, identically in every process, so training is the same as with
+one process at the same global batch. Gradients of the encoder and heads are partial sums, added up by `sum_gradients`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+def start() -> None:
+    """Join the process group when torchrun started us; otherwise do nothing."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+
+
+def rank() -> int:
+    """This process's number; 0 without torchrun."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world() -> int:
+    """Number of processes; 1 without torchrun."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def share(rows: int) -> slice:
+    """The rows of a batch that this process encodes."""
+    return slice(rows * rank() // world(), rows * (rank() + 1) // world())
+
+
+class _Gather(torch.autograd.Function):
+    """All shares in order; backward keeps the own share, since every process computes the same whole loss."""
+
+    @staticmethod
+    def forward(context: Any, local: Tensor, rows: int) -> Tensor:
+        context.rows = rows
+        sizes = [rows * (r + 1) // world() - rows * r // world() for r in range(world())]
+        padded = local.new_zeros(max(sizes), *local.shape[1:])
+        padded[: len(local)] = local
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    def backward(context: Any, *gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient[0][share(context.rows)], None
+
+
+def gather(rows: int, *local: Tensor) -> tuple[Tensor, ...]:
+    """The whole batch's tensors (rows, ...) from each process's share of them; 2-D tensors, one communication."""
+    if world() == 1:
+        return local
+    joined = _Gather.apply(torch.cat(local, dim=1), rows)
+    return torch.split(joined, [x.shape[1] for x in local], dim=1)
+
+
+def sum_gradients(parameters: Iterable[Tensor]) -> None:
+    """Add up the processes' partial gradients."""
+    if world() == 1:
+        return
+    with_gradient = [p.grad for p in parameters if p.grad is not None]
+    flat = torch.cat([g.reshape(-1) for g in with_gradient])
+    dist.all_reduce(flat)
+    for gradient, summed in zip(with_gradient, flat.split([g.numel() for g in with_gradient]), strict=True):
+        gradient.copy_(summed.view_as(gradient))
+
+
+def same_everywhere(module: nn.Module) -> None:
+    """Copy process 0's parameters and buffers to all processes."""
+    if world() > 1:
+        for tensor in module.state_dict().values():
+            dist.broadcast(tensor, src=0)
+
+
+def barrier() -> None:
+    """Wait for the others."""
+    if world() > 1:
+        dist.barrier()

@@ -1,0 +1,92 @@
+"""From a problem's tables to trunk outputs: embeddings as they are, pictures through the encoder's cached trunk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from rowssl.config import EncoderConfig
+from rowssl.data.loader import ArraySource, Source
+from rowssl.data.table import Table
+from rowssl.errors import InputError
+from rowssl.nn.encoders import Encoder, best_available, build_encoder, parse_tail
+from rowssl.nn.reduce import Reduction, fit_reduction, reduce_source
+from rowssl.nn.tails import AdapterTail
+from rowssl.problem import Problem
+
+WITHOUT_WEIGHTS = ("convnet", "pixels")
+
+
+@dataclass(frozen=True)
+class Features:
+    """The encoder and the trunk outputs of the training and the test rows."""
+
+    encoder: Encoder
+    train: Source
+    test: Source | None
+    why: str  # why this encoder
+    reduction: Reduction | None = None  # between trunk and tail, where pooled features are wide
+
+
+def open_features(problem: Problem, config: EncoderConfig, *, seed: int) -> Features:
+    """Build the encoder, then open (or compute once) what its trunk says of every row."""
+    table, test = problem.table, problem.test
+    name, why = (config.name, "as asked") if config.name else best_available(table.has_images)
+    if not table.has_images or name == "identity":
+        if table.embeddings is None:
+            raise InputError("--encoder identity takes embeddings, but the source holds pictures.")
+        encoder = build_encoder("identity", tail=config.tail, embedding_dim=table.embeddings.shape[1], seed=seed)
+        if test is not None and (test.embeddings is None or test.embeddings.shape[1:] != table.embeddings.shape[1:]):
+            raise InputError("test_embeddings must have as many columns as embeddings.")
+        test_rows = None if test is None or test.embeddings is None else ArraySource(test.embeddings)
+        return Features(encoder, ArraySource(table.embeddings, table.views), test_rows, why)
+
+    size = config.image_size or (_native_size(table) if name in WITHOUT_WEIGHTS else None)
+    encoder = build_encoder(name, tail=config.tail, image_size=size, seed=seed)
+    train = _trunk(problem.whole or table, problem.rows, encoder, config, config.views)
+    whole_test = problem.whole_test or test
+    evaluated = whole_test is not None and (problem.test_rows is None or len(problem.test_rows) > 0)
+    test_source = _trunk(whole_test, problem.test_rows, encoder, config, 0) if whole_test and evaluated else None
+    return _reduced(Features(encoder, train, test_source, why), config, seed)
+
+
+def _reduced(features: Features, config: EncoderConfig, seed: int) -> Features:
+    """Shorten wide pooled features, unless views are made on the fly or it is switched off."""
+    encoder, train = features.encoder, features.train
+    wide = len(encoder.trunk_shape) == 1 and isinstance(encoder.tail, AdapterTail)
+    if not wide or config.views == 0 or config.reduce == 0 or encoder.trunk_shape[0] <= config.reduce:
+        return features
+    reduction = fit_reduction(train, min(config.reduce, len(train)))
+    dim = reduction.components.shape[1]
+    tail = AdapterTail(dim, parse_tail(config.tail)[1], seed=seed)
+    return replace(
+        features,
+        encoder=replace(encoder, tail=tail, out_dim=dim),
+        train=reduce_source(train, reduction, what="training features"),
+        test=None if features.test is None else reduce_source(features.test, reduction, what="test features"),
+        reduction=reduction,
+    )
+
+
+def _native_size(table: Table) -> int:
+    """Encoders without pretrained weights look at small pictures in their own size."""
+    side = int(np.median([max(table.image(row).size) for row in range(0, len(table), max(1, len(table) // 16))]))
+    return int(np.clip(side, 8, 32))
+
+
+def _trunk(table: Table, rows: np.ndarray | None, encoder: Encoder, config: EncoderConfig, views: int) -> Source:
+    """Trunk outputs of some rows of a table. The views' seed is the cache's own, so that all runs share them."""
+    from rowssl.data.views import view_recipe
+    from rowssl.nn.trunk import FreshSource, open_trunk_cache
+
+    small = encoder.name in WITHOUT_WEIGHTS
+    kind = config.view_recipe if config.view_recipe != "auto" else "small" if small else "standard"
+    recipe = view_recipe(kind, encoder.image_size, encoder.resize)
+    if config.views == 0:
+        return FreshSource(table, encoder, recipe, config.view_seed, rows=rows)
+    folder = None if config.cache is None else Path(config.cache)
+    return open_trunk_cache(
+        table, encoder, recipe=recipe, n_views=views, seed=config.view_seed, rows=rows, folder=folder
+    )

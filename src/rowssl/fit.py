@@ -1,0 +1,260 @@
+"""One run from data to run directory: features, class count, training, answers, evaluation, files.
+
+The same command continues a run that was killed: finished parts (trunk cache, checkpoints) are found and used.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rowssl import __version__, distributed
+from rowssl.checkpoint import Checkpoints, write_text
+from rowssl.cluster import kmeans
+from rowssl.config import RunConfig
+from rowssl.data.loader import FeatureAugmentation, Feed
+from rowssl.data.profiles import frequency_groups
+from rowssl.density import tail_discovery
+from rowssl.errors import InputError
+from rowssl.evaluate import Evaluation, evaluate
+from rowssl.features import Features, open_features
+from rowssl.methods import build_method, check_method
+from rowssl.methods.base import Method
+from rowssl.problem import Problem, load_problem
+from rowssl.progress import bar, err
+from rowssl.results import (
+    Answers,
+    ClassIds,
+    answer,
+    name_heads,
+    needs_review,
+    write_classes,
+    write_model,
+    write_predictions,
+)
+from rowssl.train import Optimisation, train
+
+PAPER_STEPS = 17_000  # 200 epochs of CIFAR-100-LT; larger data need fewer epochs for as many steps
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, in memory."""
+
+    config: RunConfig
+    problem: Problem
+    features: Features
+    method: Method
+    answers: Answers
+    names: ClassIds
+    evaluation: Evaluation | None
+    metrics: dict[str, Any]
+    curves: list[dict[str, Any]]
+    seconds: float
+
+
+def fit(config: RunConfig, out: Path | None = None) -> Run:
+    """Train one method on one problem; with `out`, keep checkpoints there and write the run directory."""
+    began = time.monotonic()
+    check_method(config.method.name, config.method.options)
+    distributed.start()
+    device = torch.device(
+        ("cuda" if torch.cuda.is_available() else "cpu") if config.train.device == "auto" else config.train.device
+    )
+    problem = load_problem(config.data)
+    features = open_features(problem, config.encoder, seed=config.seed)
+    say(
+        f"{len(problem.table):,} rows, {int((problem.targets >= 0).sum()):,} labelled in {problem.n_old} known classes; "
+        f"encoder {features.encoder.name} ({features.why})"
+    )
+    classes, how = class_count(config, problem, features)
+    say(f"{classes} classes ({how}); method {config.method.name}, seed {config.seed}")
+
+    feed = build_feed(config, problem, features, device)
+    options = dict(config.method.options)
+    if uses_oracle(options):
+        options["oracle_truth"] = torch.from_numpy(require_truth(problem, "a true_prior oracle"))
+    method = build_method(
+        config.method.name, features.encoder.tail, options,
+        n_old=problem.n_old, n_classes=classes, n_rows=len(problem.table), seed=config.seed,
+    ).to(device)  # fmt: skip
+    identity = config.identity(problem.table.fingerprint(), features.encoder.fingerprint, str(classes))
+    curves = run_training(method, feed, config, problem, out, identity) if method.trains else []
+    with torch.no_grad():
+        method.finish(feed)
+
+    answers = answer(method, features.train, device)
+    evaluation = judge(problem, features, method, answers, classes, device)
+    names = name_heads(problem, answers, classes)
+    seconds = time.monotonic() - began
+    metrics = {
+        **(evaluation.metrics if evaluation else {}),
+        "classes": {"heads": classes, "how": how, "estimated": len(np.unique(answers.head))},
+        "seconds": round(seconds, 2),
+        "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        "seed": config.seed,
+        "method": config.method.name,
+        "identity": identity,
+    }
+    run = Run(config, problem, features, method, answers, names, evaluation, metrics, curves, seconds)
+    if out is not None and distributed.rank() == 0:
+        write_run(run, out)
+    return run
+
+
+def say(text: str) -> None:
+    """A line for the person watching, from one process only."""
+    if distributed.rank() == 0:
+        err.print(text, markup=False)
+
+
+def require_truth(problem: Problem, what: str) -> np.ndarray:
+    """The true classes of the training rows, for what says oracle in its name."""
+    if problem.truth is None or (problem.truth < 0).any():
+        raise InputError(f"{what} needs the true class of every training row, and the data do not hold it.")
+    return problem.truth
+
+
+def uses_oracle(options: dict[str, Any]) -> bool:
+    """Whether a method option asks for the true classes."""
+    return "true_prior" in options.values()
+
+
+def class_count(config: RunConfig, problem: Problem, features: Features) -> tuple[int, str]:
+    """How many heads, and where the number comes from."""
+    asked = config.classes or ("oracle" if config.data.name else "auto")
+    if isinstance(asked, int):
+        return asked, "as asked"
+    if asked == "oracle":
+        require_truth(problem, "--classes oracle")
+        return problem.true_classes, "oracle: the benchmark's own number"
+    from rowssl.count import estimate_classes
+
+    estimate = estimate_classes(features.train, problem.targets, problem.n_old, seed=config.seed)
+    return estimate.best, f"estimated, between {estimate.low} and {estimate.high}"
+
+
+def build_feed(config: RunConfig, problem: Problem, features: Features, device: torch.device) -> Feed:
+    """The training set as the method will see it."""
+    options = config.train
+    steps = max(1, len(problem.table) // options.batch_size)
+    epochs = options.epochs or int(np.clip(round(PAPER_STEPS / steps), 20, 200))
+    augmentation = FeatureAugmentation(options.mix, options.dropout, options.noise)
+    if features.train.n_views == 0 and not (options.mix or options.dropout or options.noise):
+        augmentation = FeatureAugmentation(dropout=0.2, noise=0.3)  # embeddings alone: views must come from somewhere
+    return Feed(
+        features.train, problem.targets,
+        batch_size=options.batch_size, epochs=epochs, seed=config.seed, augmentation=augmentation, device=device,
+    )  # fmt: skip
+
+
+def run_training(
+    method: Method, feed: Feed, config: RunConfig, problem: Problem, out: Path | None, identity: str
+) -> list[dict[str, Any]]:
+    """The loop with a progress bar; one line of metrics.jsonl per epoch, kept in step with the checkpoints."""
+    options = Optimisation(
+        lr=config.train.lr,
+        momentum=config.train.momentum,
+        weight_decay=config.train.weight_decay,
+        save_seconds=config.train.save_seconds,
+    )
+    checkpoints = None if out is None else Checkpoints(out / "checkpoints")
+    log = None if out is None else out / "metrics.jsonl"
+    lines: dict[int, dict[str, Any]] = {}
+    if log is not None and log.exists():
+        lines = {row["epoch"]: row for row in map(json.loads, log.read_text().splitlines())}
+    with bar(f"training {config.method.name}, epoch", feed.epochs, enabled=distributed.rank() == 0) as progress:
+        for epoch in train(method, feed, options, checkpoints=checkpoints, identity=identity):
+            row: dict[str, Any] = {
+                "epoch": epoch.number,
+                "lr": epoch.lr,
+                "seconds": round(epoch.seconds, 3),
+                "loss": epoch.losses,
+            }
+            if epoch.number % config.train.evaluate_every == 0 or epoch.number == epoch.of:
+                row["phi"] = tail_measure(method, feed, problem)
+                method.train()
+            lines[epoch.number] = row
+            lines = {number: line for number, line in lines.items() if number <= epoch.number}
+            if log is not None and distributed.rank() == 0:
+                write_text(log, "".join(json.dumps(lines[n]) + "\n" for n in sorted(lines)))
+            progress.advance(to=epoch.number, note=f"loss {sum(epoch.losses.values()):.3f}")
+    for problem_text in checkpoints.problems if checkpoints else ():
+        say(f"passed over a damaged checkpoint: {problem_text}")
+    return [lines[n] for n in sorted(lines)]
+
+
+@torch.no_grad()
+def tail_measure(method: Method, feed: Feed, problem: Problem) -> dict[str, float] | None:
+    """phi of appendix D.1 for head and tail, known and novel, when the truth is there to measure it."""
+    if problem.truth is None or (problem.truth < 0).any():
+        return None
+    method.eval()
+    scores = [method.tailedness(x) for _, x in feed.chunks()]
+    if any(score is None for score in scores):
+        return None
+    score = torch.cat([s for s in scores if s is not None]).cpu()
+    truth = torch.from_numpy(problem.truth)
+    size = torch.bincount(truth, minlength=problem.true_classes)
+    tail, novel = (size <= size.float().median())[truth], truth >= problem.n_old
+    groups = {"head": ~tail, "tail": tail, "head_known": ~tail & ~novel, "tail_known": tail & ~novel,
+              "head_novel": ~tail & novel, "tail_novel": tail & novel}  # fmt: skip
+    return {name: round(tail_discovery(score, member), 4) for name, member in groups.items() if member.any()}
+
+
+def judge(
+    problem: Problem, features: Features, method: Method, answers: Answers, classes: int, device: torch.device
+) -> Evaluation | None:
+    """Every number of the protocol, when there is a truth to judge by."""
+    if problem.truth is None:
+        return None
+    rows = problem.unlabelled()
+    test = None if features.test is None else answer(method, features.test, device)
+    recluster = None
+    if test is not None and len(test.head) >= classes:
+        recluster = kmeans(test.feature, classes, seed=method.seed).labels
+    return evaluate(
+        train_predicted=answers.head[rows],
+        train_truth=problem.truth[rows],
+        test_predicted=None if test is None else test.head,
+        test_truth=problem.test_truth,
+        recluster_predicted=None if recluster is None else np.asarray(recluster),
+        n_old=problem.n_old,
+        n_classes=problem.true_classes,
+        n_clusters=classes,
+        groups=frequency_bases(problem),
+    )
+
+
+def frequency_bases(problem: Problem) -> dict[str, np.ndarray]:
+    """Many, Med and Few by each basis of counting, separately for known and novel classes."""
+    groups = {}
+    for basis, counts in problem.class_counts().items():
+        if basis == "labelled":  # novel classes have no labels to count
+            continue
+        parts = [frequency_groups(part) for part in (counts[: problem.n_old], counts[problem.n_old :]) if len(part)]
+        groups[basis] = np.concatenate(parts)
+    return groups
+
+
+def write_run(run: Run, out: Path) -> None:
+    """config.json, metrics.json, predictions.csv, classes.csv, model/ and report.html."""
+    from rowssl.report.build import build_report
+    from rowssl.report.page import write_report
+
+    out.mkdir(parents=True, exist_ok=True)
+    review = needs_review(run.answers, run.problem.targets)
+    write_text(out / "config.json", run.config.model_dump_json(indent=1))
+    write_text(out / "metrics.json", json.dumps(run.metrics, indent=1))
+    write_predictions(out / "predictions.csv", run.problem, run.answers, run.names, review)
+    write_classes(out / "classes.csv", run.problem, run.answers, run.names)
+    facts = {"method": run.config.method.name, "seed": run.config.seed, "version": __version__}
+    write_model(out / "model", run.method, run.features, run.names, facts)
+    write_report(build_report(run, review), out / "report.html")

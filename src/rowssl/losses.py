@@ -1,0 +1,72 @@
+"""Losses: pure functions, tensors in, scalar or one value per row out. Shapes: B rows, Q queue entries, C classes, d dimensions."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def info_nce(positive: Tensor, negative: Tensor, temperature: Tensor | float) -> Tensor:
+    """InfoNCE with an extra column for the positive key (Eq. 2): (B,), (B, Q) cosines -> (B,).
+
+    The positive stands in the denominator once; `temperature` may differ from anchor to anchor, (B,) or a number.
+    """
+    tau = temperature[:, None] if isinstance(temperature, Tensor) else temperature
+    return torch.logsumexp(torch.cat([positive[:, None], negative], dim=1) / tau, dim=1) - positive / (
+        temperature if isinstance(temperature, Tensor) else tau
+    )
+
+
+def unified_contrastive(positive: Tensor, cosine: Tensor, same: Tensor, *, ignore: Tensor | None = None) -> Tensor:
+    """l_sup: log(1 + sum_{n in N} e^{s_n} * sum_{p in P} e^{-s_p}), P = own key and queue entries of the same label.
+
+    positive (B,), cosine (B, Q) and same (B, Q) bool -> (B,). The cosines come divided by their temperature.
+    `ignore` (B, Q) marks entries that are neither positive nor negative. With one positive it is InfoNCE at temperature 1.
+    """
+    outside = same if ignore is None else same | ignore
+    negatives = torch.logsumexp(cosine.masked_fill(outside, -math.inf), dim=1)
+    positives = torch.logsumexp(torch.cat([-positive[:, None], (-cosine).masked_fill(~same, -math.inf)], dim=1), dim=1)
+    return F.softplus(negatives + positives)
+
+
+def info_nce_batch(first: Tensor, second: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
+    """InfoNCE within the batch: 2B anchors, the other view is the positive, the remaining 2B - 2 rows are negatives."""
+    features = torch.cat([first, second])
+    rows = len(features)
+    logits = features @ features.T / temperature
+    logits = logits.masked_fill(torch.eye(rows, dtype=torch.bool, device=logits.device), -math.inf)
+    positive = torch.arange(rows, device=logits.device).roll(rows // 2)
+    return F.cross_entropy(logits, positive)
+
+
+def sup_con(first: Tensor, second: Tensor, target: Tensor, temperature: float = 0.07) -> Tensor:
+    """Supervised contrastive loss, "out" form, over the labelled rows' two views; 0 when no row is labelled."""
+    labelled = target >= 0
+    features = torch.cat([first[labelled], second[labelled]])
+    if len(features) == 0:
+        return first.sum() * 0.0
+    label = target[labelled].repeat(2)
+    itself = torch.eye(len(features), dtype=torch.bool, device=features.device)
+    logits = (features @ features.T / temperature).masked_fill(itself, -math.inf)
+    log_probability = F.log_softmax(logits, dim=1)
+    same = (label[:, None] == label[None, :]) & ~itself
+    return -(log_probability.masked_fill(~same, 0.0).sum(1) / same.sum(1)).mean()
+
+
+def soft_cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
+    """Mean over rows of -sum_k target_k log softmax(logits)_k: (B, C), (B, C) -> scalar."""
+    return -(target * F.log_softmax(logits, dim=1)).sum(1).mean()
+
+
+def entropy_gap(probability: Tensor) -> Tensor:
+    """log C - H(mean row): 0 when the mean prediction is uniform, log C when it is one class. (B, C) -> scalar."""
+    mean = probability.mean(0)
+    return math.log(len(mean)) + torch.xlogy(mean, mean.clamp_min(1e-12)).sum()
+
+
+def crossed_distillation(teacher: tuple[Tensor, Tensor], student: tuple[Tensor, Tensor]) -> Tensor:
+    """Each view's soft label supervises the other view's prediction: average of the two crossed pairs (Eq. 4)."""
+    return 0.5 * (soft_cross_entropy(teacher[0], student[1]) + soft_cross_entropy(teacher[1], student[0]))

@@ -1,0 +1,39 @@
+"""The methods by name: one file each, one dict, no registry."""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import Any
+
+from torch import nn
+
+from rowssl.errors import InputError
+from rowssl.methods.base import Method
+from rowssl.methods.dts import DTS
+from rowssl.methods.dts_options import dts_options
+from rowssl.methods.kmeans import KMeans
+from rowssl.methods.simgcd import SimGCD
+
+METHODS: dict[str, type[Method]] = {"kmeans": KMeans, "simgcd": SimGCD, "dts": DTS}
+
+
+def check_method(name: str, options: dict[str, Any]) -> None:
+    """Refuse an unknown method or option before hours are spent on features; InputError names it."""
+    if name not in METHODS:
+        raise InputError(f"There is no method '{name}': choose one of {', '.join(METHODS)}.")
+    if name == "dts":
+        dts_options(**options)
+        return
+    known = {key for key, p in signature(METHODS[name].__init__).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    for option in options:
+        if option not in known:
+            raise InputError(f"Method {name} has no option '{option}': choose among {', '.join(sorted(known))}.")
+
+
+def build_method(
+    name: str, tail: nn.Module, options: dict[str, Any], *, n_old: int, n_classes: int, n_rows: int, seed: int
+) -> Method:
+    """A method on a tail."""
+    if n_classes < max(2, n_old):
+        raise InputError(f"{n_classes} classes are too few: there are {n_old} with labels, and at least 2 are needed.")
+    return METHODS[name](tail, n_old=n_old, n_classes=n_classes, n_rows=n_rows, seed=seed, **options)

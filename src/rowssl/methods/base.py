@@ -1,0 +1,96 @@
+"""What a method is: one module, four functions, all state in persistent buffers, one cosine classifier at the end."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rowssl import distributed
+from rowssl.data.loader import Feed
+from rowssl.nn.heads import CosineClassifier, Projector
+from rowssl.types import Batch, Step
+
+CALIBRATION_ROWS = 4096
+
+
+class Method(nn.Module):
+    """Base of all methods: the trainable tail, the common classifier, and inference that looks at one row at a time.
+
+    Parameters
+    ----------
+    tail : nn.Module
+        Maps a trunk output (B, *trunk_shape) to the feature z (B, d); has `out_dim`.
+    n_old, n_classes : int
+        Number of known classes, and of all classes (heads). Targets 0..n_old-1 are known.
+    n_rows : int
+        Size of the training set, for methods that remember something per row.
+    seed : int
+        Seed of the initial weights.
+    """
+
+    trains: ClassVar[bool] = True  # False: nothing to optimise, `finish` does it all
+
+    def __init__(self, tail: nn.Module, *, n_old: int, n_classes: int, n_rows: int, seed: int = 0) -> None:
+        super().__init__()
+        self.n_old, self.n_classes, self.n_rows, self.seed = n_old, n_classes, n_rows, seed
+        self.generator = torch.Generator().manual_seed(seed)
+        self.tail = tail
+        self.out_dim = int(tail.out_dim)  # type: ignore[arg-type]
+        self.classifier = CosineClassifier(self.out_dim, n_classes, generator=self.generator)
+
+    def start(self, feed: Feed) -> None:
+        """Prepare state from the training set before the first step: the scale of the tail's input; clusterings."""
+        calibrate = getattr(self.tail, "calibrate", None)
+        if calibrate is not None:
+            rows = seeded_rows(len(feed), CALIBRATION_ROWS, self.seed)
+            calibrate(feed.source.clean(np.sort(rows)).to(feed.device))
+
+    def loss(self, batch: Batch) -> Step:
+        """Named loss terms of a batch."""
+        raise NotImplementedError
+
+    def after_step(self, batch: Batch, step: Step) -> None:
+        """Update buffers after the optimiser's step."""
+
+    def finish(self, feed: Feed) -> None:
+        """End of training: non-parametric methods write centroids into the classifier."""
+
+    def predict_logits(self, x: Tensor) -> Tensor:
+        """Class scores of trunk outputs, row by row: (B, *trunk_shape) -> (B, C)."""
+        logits: Tensor = self.classifier(self.tail(x))
+        return logits
+
+    def two_views(
+        self, batch: Batch, projector: Projector, *, project_both: bool
+    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, ...]]:
+        """Cosine logits of both views and unit embeddings h of view 0 (or both), for the whole batch."""
+        z = self.tail(torch.cat(batch.views))
+        logits = self.classifier(z).chunk(2)
+        h = projector(z).chunk(2) if project_both else (projector(z[: len(z) // 2]),)
+        o0, o1, *embedded = distributed.gather(len(batch.index), *logits, *h)
+        return (o0, o1), tuple(embedded)
+
+    def tailedness(self, x: Tensor) -> Tensor | None:
+        """Density score of rows (low = tail), for methods that estimate one: (B, *trunk_shape) -> (B,)."""
+        return None
+
+    @torch.no_grad()
+    def unit_features(self, feed: Feed, view: int | None = None) -> Tensor:
+        """l2-normalised z of the whole training set, clean or of an augmented view, (N, d)."""
+        chunks = feed.chunks() if view is None else feed.view_chunks(view)
+        return torch.cat([F.normalize(self.tail(x), dim=1) for _, x in chunks])
+
+
+def projector_sizes(dim: int, hidden: int | None, out: int | None) -> tuple[int, int]:
+    """Projector widths: as given, else the paper's 2048 and 256 from d = 384 upward and 2 d (at most 512), 128 below."""
+    wide = dim >= 384
+    return hidden or (2048 if wide else min(512, 2 * dim)), out or (256 if wide else 128)
+
+
+def seeded_rows(count: int, size: int, seed: int) -> np.ndarray:
+    """`size` distinct rows of `count` in random order."""
+    return np.random.default_rng([seed, 21]).permutation(count)[:size]

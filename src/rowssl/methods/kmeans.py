@@ -1,0 +1,48 @@
+"""k-means on the encoder's features, read out as nearest centroids: the paper's first baseline (section 4)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rowssl.cluster import hungarian, kmeans
+from rowssl.data.loader import Feed
+from rowssl.methods.base import Method
+
+
+class KMeans(Method):
+    """Cluster labelled and unlabelled rows together; labels only tell which cluster to call which known class."""
+
+    trains: ClassVar[bool] = False
+
+    def __init__(self, tail: nn.Module, *, n_init: int = 10, max_iter: int = 300, **common: Any) -> None:
+        super().__init__(tail, **common)
+        self.n_init, self.max_iter = n_init, max_iter
+
+    @torch.no_grad()
+    def finish(self, feed: Feed) -> None:
+        """Centroids of unit features become the classifier; the clusters of known classes come first."""
+        features = self.unit_features(feed)
+        found = kmeans(features, self.n_classes, seed=self.seed, n_init=self.n_init, max_iter=self.max_iter)
+        order = known_first(torch.as_tensor(found.labels), feed.targets.cpu(), self.n_old, self.n_classes)
+        self.classifier.set_centroids(torch.as_tensor(found.centers)[order])
+
+
+def known_first(cluster: Tensor, target: Tensor, n_old: int, n_classes: int) -> Tensor:
+    """Order of clusters such that place c < n_old is the cluster matched to known class c on the labelled rows.
+
+    cluster (N,), target (N,) with -1 for unlabelled -> (n_classes,). The remaining clusters follow by size, largest first.
+    """
+    labelled = target >= 0
+    pairs = cluster[labelled] * n_old + target[labelled]
+    counts = torch.bincount(pairs, minlength=n_classes * n_old).view(n_classes, n_old)
+    place = np.full(n_old, -1)
+    clusters, classes = hungarian(counts.numpy())
+    place[classes] = clusters
+    sizes = torch.bincount(cluster, minlength=n_classes).numpy()
+    rest = [c for c in np.argsort(-sizes, kind="stable") if c not in set(place[place >= 0])]
+    order = [int(c) if c >= 0 else int(rest.pop()) for c in place] + [int(c) for c in rest]
+    return torch.tensor(order[:n_classes])

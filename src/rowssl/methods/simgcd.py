@@ -1,0 +1,62 @@
+"""SimGCD (Wen et al., ICCV 2023): self-distillation with a cosine classifier, and contrastive learning in the batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from rowssl import losses
+from rowssl.methods.base import Method, projector_sizes
+from rowssl.nn.heads import Projector
+from rowssl.schedules import teacher_temperature
+from rowssl.types import Batch, Step
+
+
+class SimGCD(Method):
+    """Component row (a) of the DTS paper: no momentum network, no tailedness."""
+
+    def __init__(
+        self,
+        tail: nn.Module,
+        *,
+        projector_hidden: int | None = None,
+        projector_out: int | None = None,
+        epsilon: float = 4.0,  # weight of the mean-entropy regulariser
+        supervised_weight: float = 0.35,  # lambda: labelled terms get it, unlabelled ones 1 - lambda
+        tau_s: float = 0.1,
+        tau_t: tuple[float, float] = (0.07, 0.04),
+        tau_t_epochs: int = 30,
+        tau_u: float = 1.0,  # InfoNCE
+        tau_c: float = 0.07,  # supervised contrastive
+        **common: Any,
+    ) -> None:
+        super().__init__(tail, **common)
+        hidden, out = projector_sizes(self.out_dim, projector_hidden, projector_out)
+        self.projector = Projector(self.out_dim, hidden=hidden, out=out, generator=self.generator)
+        self.epsilon, self.supervised_weight = epsilon, supervised_weight
+        self.tau_s, self.tau_t, self.tau_t_epochs, self.tau_u, self.tau_c = tau_s, tau_t, tau_t_epochs, tau_u, tau_c
+
+    def loss(self, batch: Batch) -> Step:
+        """0.65 (distillation + eps (log C - H) + InfoNCE) + 0.35 (cross-entropy + supervised contrastive)."""
+        (o0, o1), (h0, h1) = self.two_views(batch, self.projector, project_both=True)
+        tau_t = teacher_temperature(batch.epoch, *self.tau_t, self.tau_t_epochs)
+        teacher = (F.softmax(o0.detach() / tau_t, dim=1), F.softmax(o1.detach() / tau_t, dim=1))
+        student = (o0 / self.tau_s, o1 / self.tau_s)
+
+        labelled = batch.target >= 0
+        both = torch.cat([student[0][labelled], student[1][labelled]])
+        cross_entropy = F.cross_entropy(both, batch.target[labelled].repeat(2)) if len(both) else o0.sum() * 0.0
+
+        weight = self.supervised_weight
+        return Step(
+            {
+                "distillation": (1 - weight) * losses.crossed_distillation(teacher, student),
+                "entropy": (1 - weight) * self.epsilon * losses.entropy_gap(F.softmax(torch.cat(student), dim=1)),
+                "classification": weight * cross_entropy,
+                "contrastive": (1 - weight) * losses.info_nce_batch(h0, h1, self.tau_u),
+                "supervised_contrastive": weight * losses.sup_con(h0, h1, batch.target, self.tau_c),
+            }
+        )

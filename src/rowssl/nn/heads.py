@@ -1,0 +1,69 @@
+"""The two heads on the feature z: the cosine classifier f and the projector g."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class CosineClassifier(nn.Module):
+    """l2-normalised linear classifier without bias: logits are cosines (Eq. 4's f).
+
+    `gain` and `offset` are buffers, 1 and 0 for a learnt classifier. Written from centroids they make the same layer the
+    exact Euclidean nearest-centroid rule: argmin |z - c|^2 = argmax |c| cos(z, c) - |c|^2 / 2 for unit z.
+    """
+
+    gain: Tensor
+    offset: Tensor
+
+    def __init__(self, dim: int, classes: int, *, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        bound = dim**-0.5  # PyTorch's default for a linear layer
+        self.weight = nn.Parameter(torch.empty(classes, dim).uniform_(-bound, bound, generator=generator))
+        self.register_buffer("gain", torch.ones(classes))
+        self.register_buffer("offset", torch.zeros(classes))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """(B, d) -> (B, C)."""
+        cosine = F.normalize(z, dim=1) @ F.normalize(self.weight, dim=1).T
+        return cosine * self.gain + self.offset
+
+    @torch.no_grad()
+    def set_directions(self, centres: Tensor) -> None:
+        """Start the learnt classifier at given directions (k-means initialisation)."""
+        self.weight.copy_(F.normalize(centres.to(self.weight), dim=1))
+
+    @torch.no_grad()
+    def set_centroids(self, centres: Tensor) -> None:
+        """Become the nearest-centroid rule for unit features: how non-parametric methods end."""
+        norm = centres.to(self.weight).norm(dim=1)
+        self.weight.copy_(centres)
+        self.gain.copy_(norm)
+        self.offset.copy_(-0.5 * norm**2)
+
+
+class Projector(nn.Module):
+    """g: three linear layers with GELU between, truncated-normal weights, l2-normalised output h.
+
+    The weights' standard deviation is the paper's 0.02 at its widths (2048, 2048, 256) and grows as a layer gets narrower, so
+    that the length of the output before normalisation is the same. A shorter output would turn faster under the same
+    learning rate, faster than the momentum network and the queue can follow, and all embeddings would end in one direction.
+    """
+
+    def __init__(
+        self, dim: int, *, hidden: int = 2048, out: int = 256, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, out)
+        )
+        for position, paper in ((0, 2048), (2, 2048), (4, 256)):
+            layer = self.layers[position]
+            assert isinstance(layer, nn.Linear)
+            nn.init.trunc_normal_(layer.weight, std=0.02 * (paper / layer.out_features) ** 0.5, generator=generator)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """(B, d) -> (B, out), unit rows."""
+        return F.normalize(self.layers(z), dim=1)

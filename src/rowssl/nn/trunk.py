@@ -1,0 +1,300 @@
+"""Where trunk outputs come from: a cache computed once and shared by all runs, or the trunk itself on fresh views.
+
+The trunk never changes, so its output for a view of a picture is computed once for all methods, seeds and epochs. What a
+cache holds depends on (trunk weights, pictures, view recipe, seed of the views, number of views) and on nothing else: labels
+may be edited, and a split takes its rows from the cache of the whole table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rowssl import distributed
+from rowssl.data.table import Table
+from rowssl.data.views import ViewRecipe, all_views, clean_view, cut_view, make_view, prepare
+from rowssl.errors import InputError
+from rowssl.nn.trunk_cache import FORMAT, CachedSource, Shard, TrunkStore, available_memory, cache_folder, readable_size
+from rowssl.progress import bar, err
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from rowssl.nn.encoders import Encoder
+
+__all__ = ["CachedSource", "FreshSource", "cache_facts", "cache_folder", "open_trunk_cache"]
+
+Piece = tuple[Shard, int]  # some rows of a shard, from this one on
+
+HALF_MAX = 65504.0  # largest float16
+MEMORY_SHARE = 0.25  # of the free memory may be filled by a cache
+_REMEMBERED = 512  # rows whose resized pictures stay in memory between the two views of a batch
+
+
+class FreshSource:
+    """Trunk outputs of views that are made when asked for, other ones in every epoch.
+
+    Parameters
+    ----------
+    table, rows
+        The pictures; row i of the source is row `rows[i]` of the table (all by default).
+    encoder, recipe
+        The trunk and how views are made.
+    seed
+        With the epoch, the row of the table and the number of the view, it decides a view.
+    fixed_views
+        Make this many views that are the same in every epoch: exactly those that a cache of the same seed holds.
+    workers, batch_size
+        Threads that make views; pictures in one pass through the trunk.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        encoder: Encoder,
+        recipe: ViewRecipe,
+        seed: int,
+        *,
+        rows: np.ndarray | None = None,
+        fixed_views: int | None = None,
+        workers: int | None = None,
+        batch_size: int = 64,
+    ) -> None:
+        if not table.has_images:
+            raise InputError(f"{table.source or 'the table'} holds embeddings and no images: it needs no trunk")
+        if recipe.size != encoder.image_size:
+            raise InputError(f"encoder {encoder.name} takes {encoder.image_size} px, not views of {recipe.size} px")
+        self.table, self.encoder, self.recipe, self.seed = table, encoder, recipe, seed
+        self.rows = np.arange(len(table)) if rows is None else np.arange(len(table))[rows]
+        self.workers, self.batch_size = workers or min(8, os.cpu_count() or 1), batch_size
+        self._fixed = fixed_views is not None
+        self._prepared: dict[int, Image] = {}
+        self.shape: tuple[int, ...] = encoder.trunk_shape
+        self.n_views = 2 if fixed_views is None else fixed_views
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def clean(self, rows: np.ndarray) -> Tensor:
+        """Of the clean view, (n, *shape) float32."""
+        return self._encode(lambda row, _: clean_view(self.table.image(row), self.recipe), rows, np.zeros_like(rows))
+
+    def view(self, rows: np.ndarray, views: np.ndarray, epoch: int) -> Tensor:
+        """Of view `views[i]` of row `rows[i]` in an epoch, (n, *shape) float32; clean if `fixed_views` is 0."""
+        if self.n_views == 0:
+            return self.clean(rows)
+        epoch = 0 if self._fixed else epoch
+        # A batch asks for one view of each row and then for another: the second time nothing is decoded or resized.
+        keep = self.recipe.kind != "strong" and len(rows) <= _REMEMBERED
+        wanted = {int(self.rows[row]) for row in rows} if keep else set()
+        self._prepared = {row: image for row, image in self._prepared.items() if row in wanted}
+
+        def make(row: int, view: int) -> np.ndarray:
+            key = (self.seed, epoch, row, view)
+            if not keep:
+                return make_view(self.table.image(row), self.recipe, key)
+            image = self._prepared.get(row) or prepare(self.table.image(row), self.recipe)
+            self._prepared[row] = image
+            return cut_view(image, self.recipe, key)
+
+        return self._encode(make, rows, views)
+
+    def _encode(self, make: Callable[[int, int], np.ndarray], rows: np.ndarray, views: np.ndarray) -> Tensor:
+        """Pictures made by threads, ahead of the trunk."""
+        pairs = [(int(self.rows[row]), int(view)) for row, view in zip(rows, views, strict=True)]
+        outputs = [torch.empty(0, *self.shape)]
+        with ThreadPoolExecutor(self.workers) as pool:
+            pictures = pool.map(lambda pair: make(*pair), pairs)
+            while batch := list(islice(pictures, self.batch_size)):
+                # Not inference mode: the tail's backward pass keeps these tensors.
+                outputs.append(_trunk(self.encoder, np.stack(batch)))
+        return torch.cat(outputs[1:] or outputs)
+
+
+def open_trunk_cache(
+    table: Table,
+    encoder: Encoder,
+    *,
+    recipe: ViewRecipe,
+    n_views: int,
+    seed: int,
+    rows: np.ndarray | None = None,
+    folder: Path | None = None,
+    workers: int | None = None,
+    batch_size: int = 64,
+    in_memory: bool | None = None,
+    verify: bool | None = None,
+    progress: bool = True,
+) -> CachedSource:
+    """Trunk outputs of the clean view and `n_views` augmented views of each row, computed where they are missing.
+
+    Parameters
+    ----------
+    table, rows
+        The pictures; row i of the source is row `rows[i]` of the table (all by default). Sources of different rows of
+        one table share a cache, and each computes only what the others did not.
+    encoder, recipe, seed
+        View v of row r is the one with the key (seed, 0, r, v).
+    n_views
+        0 keeps the clean view alone, as a test set needs.
+    folder
+        Of all caches; by default `cache_folder()`. Each has its own subfolder, named by the hash of what decides it.
+    workers, batch_size
+        Threads that decode and augment; pictures in one pass through the trunk.
+    in_memory
+        Read everything into memory; by default if it takes less than a quarter of what is free.
+    verify
+        Compare all hashes and compute damaged parts again; by default when it is read into memory anyway. The size of
+        the file is always checked.
+    progress
+        Say on standard error what is done, with a bar.
+
+    Raises
+    ------
+    InputError
+        The disk is too small, a picture has vanished, or the trunk's outputs do not fit into float16.
+    """
+    if n_views < 0:
+        raise InputError(f"--views {n_views} is less than 0")
+    fresh = FreshSource(
+        table, encoder, recipe, seed, rows=rows, fixed_views=n_views, workers=workers, batch_size=batch_size
+    )
+    rows = fresh.rows
+    facts = cache_facts(table, encoder, recipe, n_views, seed)
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    about = {**facts, "name": encoder.name, "source": table.source}
+    store = TrunkStore((folder or cache_folder()) / key[:16], key, (1 + n_views, *encoder.trunk_shape), about)
+    if in_memory is None:
+        in_memory = len(rows) * store.row_bytes < MEMORY_SHARE * available_memory() / distributed.world()
+    first = progress and distributed.rank() == 0  # under torchrun one process speaks, or the one that computes
+
+    store.read()
+    damaged = store.verify(progress=first) if (in_memory if verify is None else verify) else 0
+    if damaged:
+        _say(f"{damaged} parts of the trunk cache in {store.folder} are damaged and are computed again", first)
+    if damaged or (store.slots(rows) < 0).any():
+        with store.lock(lambda: _say(f"waiting for another process that computes {store.folder}", first)):
+            store.read()
+            if damaged:
+                store.verify(progress=first)
+            _compute(store, fresh, progress=progress)
+    source = CachedSource(store.map(), store.slots(rows), store.folder)
+    return source.load(progress=first) if in_memory else source
+
+
+def cache_facts(table: Table, encoder: Encoder, recipe: ViewRecipe, n_views: int, seed: int) -> dict[str, Any]:
+    """Everything that decides the values of a cache; the labels do not, nor the augmentation where there is none."""
+    unlabelled = np.full(len(table), -1)
+    pictures = replace(table, labels=unlabelled, class_names=(), embeddings=None, views=None, truth=None, test=None)
+    return {
+        "format": FORMAT,
+        "encoder": encoder.fingerprint,
+        "table": pictures.fingerprint(),
+        "recipe": recipe.describe(clean_only=n_views == 0),
+        "seed": seed if n_views else None,
+        "views": n_views,
+    }
+
+
+def _compute(store: TrunkStore, source: FreshSource, *, progress: bool) -> None:
+    """Fill the store with what it lacks of the source's rows; a shard is safe as soon as it is complete."""
+    todo = store.plan(source.rows)
+    if not todo:  # another process did it while this one waited
+        return
+    views = store.shape[0] - 1
+    images = sum(len(shard.rows) for shard in todo)
+    store.require_space(todo)
+    there = int((store.slots(source.rows) >= 0).sum())
+    _say(
+        f"trunk cache: {images:,} images{f' ({there:,} more are there)' if there else ''}, the clean and {views} "
+        f"augmented views of each, {readable_size(images * store.row_bytes)} in {store.folder}",
+        progress,
+    )
+    step = max(1, source.batch_size // (1 + views))
+    pieces = [(shard, begin) for shard in todo for begin in range(0, len(shard.rows), step)]
+
+    def load(piece: Piece) -> np.ndarray:
+        shard, begin = piece
+        rows = shard.rows[begin : begin + step].tolist()
+        return np.concatenate(
+            [
+                all_views(source.table.image(row), source.recipe, seed=source.seed, index=row, count=views)
+                for row in rows
+            ]
+        )
+
+    values = np.empty((0, *store.shape), dtype=np.float16)
+    # Pillow's warnings about odd files would be printed across the bar; what cannot be read raises.
+    with (
+        warnings.catch_warnings(),
+        torch.inference_mode(),
+        bar("computing the trunk cache", images, enabled=progress) as display,
+    ):
+        warnings.simplefilter("ignore")
+        for (shard, begin), pictures in _prefetch(load, pieces, source.workers):
+            if begin == 0:
+                values = np.empty((len(shard.rows), *store.shape), dtype=np.float16)
+            part = values[begin : begin + step]
+            part[...] = _half(source, pictures, shard.rows[begin:]).reshape(part.shape)
+            if begin + step >= len(shard.rows):
+                store.write(shard, values)
+            display.advance(len(part))
+
+
+def _half(source: FreshSource, pictures: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Trunk outputs of all views of these rows as float16; an InputError names the picture for which they do not fit."""
+    outputs = _trunk(source.encoder, pictures)
+    peaks = outputs.flatten(1).abs().amax(dim=1)
+    bad = torch.nonzero(~(peaks <= HALF_MAX))  # NaN is not <= anything
+    if len(bad):
+        first = int(bad[0])
+        raise InputError(
+            f"encoder {source.encoder.name} gives {float(peaks[first]):g} for image "
+            f"{source.table.names[rows[first // (1 + source.n_views)]]}, which a cache of float16 (up to {HALF_MAX:g}) "
+            "cannot hold: use --views 0"
+        )
+    return outputs.half().cpu().numpy()
+
+
+def _trunk(encoder: Encoder, pictures: np.ndarray) -> Tensor:
+    """Crops, uint8 (n, H, W, 3) -> float32 (n, *trunk_shape) on the trunk's device."""
+    device = next((parameter.device for parameter in encoder.trunk.parameters()), torch.device("cpu"))
+    return encoder.trunk_forward(encoder.normalise(torch.from_numpy(pictures).to(device))).float()
+
+
+def _prefetch(
+    load: Callable[[Piece], np.ndarray], pieces: Sequence[Piece], workers: int
+) -> Iterator[tuple[Piece, np.ndarray]]:
+    """Pieces with their pictures in order, made by threads that keep a few pieces ahead of the trunk."""
+    pool = ThreadPoolExecutor(workers)
+    pending: deque[tuple[Piece, Future[np.ndarray]]] = deque()
+    try:
+        for piece in pieces:
+            pending.append((piece, pool.submit(load, piece)))
+            if len(pending) > 2 * workers:
+                done, future = pending.popleft()
+                yield done, future.result()
+        while pending:
+            done, future = pending.popleft()
+            yield done, future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _say(sentence: str, enabled: bool) -> None:
+    """One line on standard error."""
+    if enabled:
+        err.print(sentence, markup=False, soft_wrap=True)

@@ -1,0 +1,120 @@
+"""From a finished run to the data of its report."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from rowssl import __version__
+from rowssl.data.images import data_uri, thumbnail
+from rowssl.errors import ImageError
+from rowssl.report.page import ClassCard, ReportData
+from rowssl.results import typical_rows
+
+if TYPE_CHECKING:
+    from rowssl.fit import Run
+
+SHOWN = 12  # pictures per gallery
+
+
+def build_report(run: Run, review: np.ndarray, *, title: str | None = None) -> ReportData:
+    """Class cards, map, metrics and facts of a run."""
+    problem, answers = run.problem, run.answers
+    shown = [h for h in range(len(run.names.ids)) if h < run.names.n_old or (answers.head == h).any()]
+    place = {head: position for position, head in enumerate(shown)}
+    evaluation = run.evaluation
+    return ReportData(
+        title=title or f"What {run.config.method.name.upper()} found in {problem.table.source or run.config.data.name}",
+        facts=_facts(run),
+        classes=tuple(_card(run, head) for head in shown),
+        row_names=problem.table.names,
+        row_class=[place[int(h)] for h in answers.head],
+        row_known_label=[bool(t >= 0) for t in problem.targets],
+        row_confidence=answers.confidence.tolist(),
+        row_tailedness=None if answers.tailedness is None else answers.tailedness.tolist(),
+        positions=_positions(answers.feature),
+        thumbnail=lambda row: _picture(run, row),
+        review=tuple(int(row) for row in review),
+        metrics=run.metrics if evaluation else None,
+        curves=run.curves or None,
+        confusion=None if evaluation is None else evaluation.confusion.get("test", evaluation.confusion["train"]),
+        class_names_truth=problem.class_names if evaluation else None,
+        skipped=[(s.name, s.reason) for s in problem.table.skipped],
+        profile_svg=problem.profile_svg,
+    )
+
+
+def _card(run: Run, head: int) -> ClassCard:
+    answers, names, evaluation = run.answers, run.names, run.evaluation
+    rows = np.flatnonzero(answers.head == head)
+    doubt = rows[np.argsort(answers.confidence[rows], kind="stable")[:SHOWN]]
+    recall = matched = None
+    if evaluation is not None:
+        true = int(evaluation.matching.class_of[head])
+        if true >= 0:
+            matched = run.problem.class_names[true]
+            value = (evaluation.recall_train if evaluation.recall_test is None else evaluation.recall_test)[true]
+            recall = None if np.isnan(value) else float(value)
+    return ClassCard(
+        id=names.ids[head],
+        name=names.ids[head],
+        known=head < names.n_old,
+        size=len(rows),
+        labelled=int((run.problem.targets == head).sum()),
+        confidence=float(answers.confidence[rows].mean()) if len(rows) else 0.0,
+        tailedness=float(answers.tailedness[rows].mean()) if answers.tailedness is not None and len(rows) else None,
+        typical=tuple(int(r) for r in typical_rows(answers, head, SHOWN)),
+        uncertain=tuple(int(r) for r in doubt),
+        nearest=tuple(int(r) for r in _borderline(run, rows)),
+        recall=recall,
+        matched_to=matched,
+    )
+
+
+def _borderline(run: Run, rows: np.ndarray) -> np.ndarray:
+    """Rows of a class that lie nearest to the mean of their second choice."""
+    answers = run.answers
+    if len(rows) == 0:
+        return rows
+    sums = np.zeros((len(run.names.ids), answers.feature.shape[1]), dtype=np.float32)
+    np.add.at(sums, answers.head, answers.feature)
+    other = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
+    closeness = (answers.feature[rows] * other[answers.second[rows]]).sum(1)
+    return rows[np.argsort(-closeness, kind="stable")[:SHOWN]]
+
+
+def _picture(run: Run, row: int) -> str | None:
+    if not run.problem.table.has_images:
+        return None
+    try:
+        return data_uri(thumbnail(run.problem.table.image(row)))
+    except ImageError:
+        return None
+
+
+def _positions(feature: np.ndarray) -> np.ndarray:
+    """The first two principal components of the features, (N, 2)."""
+    x = torch.from_numpy(feature - feature.mean(0))
+    covariance = (x.T @ x).double()
+    return (x.double() @ torch.linalg.eigh(covariance).eigenvectors[:, -2:].flip(1)).float().numpy()
+
+
+def _facts(run: Run) -> dict[str, str]:
+    config, problem = run.config, run.problem
+    facts = {
+        "method": config.method.name + "".join(f", {k}={v}" for k, v in config.method.options.items()),
+        "encoder": f"{run.features.encoder.name} ({run.features.why})",
+        "classes": f"{run.metrics['classes']['heads']}, {run.metrics['classes']['how']}",
+        "seed": str(config.seed),
+        "rows": f"{len(problem.table):,}, of which {int((problem.targets >= 0).sum()):,} labelled",
+        "data": problem.table.source or str(config.data.name),
+        "data fingerprint": problem.table.fingerprint()[:16],
+        "seconds": f"{run.seconds:.1f}",
+        "versions": f"rowssl {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+    }
+    if problem.recipe:
+        facts["split"] = ", ".join(f"{key} {value}" for key, value in problem.recipe.items() if value not in (None, ""))
+    return facts

@@ -1,0 +1,153 @@
+"""What a finished method says of every row, and the files that tell it: predictions.csv, classes.csv, model/."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from rowssl.checkpoint import write_directory, write_text
+from rowssl.data.loader import Source
+from rowssl.features import Features
+from rowssl.methods.base import Method
+from rowssl.problem import Problem
+
+TEMPERATURE = 0.1  # tau_s: turns cosines into confidences
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One entry per row: class (head), confidence, second choice, unit feature, and tailedness where there is one."""
+
+    head: np.ndarray
+    confidence: np.ndarray
+    second: np.ndarray
+    feature: np.ndarray
+    tailedness: np.ndarray | None
+
+
+@torch.no_grad()
+def answer(method: Method, source: Source, device: torch.device, chunk: int = 1024) -> Answers:
+    """Ask the method about the clean view of every row."""
+    method.eval()
+    parts: list[tuple[torch.Tensor, ...]] = []
+    for begin in range(0, len(source), chunk):
+        x = source.clean(np.arange(begin, min(begin + chunk, len(source)))).to(device)
+        z = method.tail(x)
+        probability = F.softmax(method.classifier(z) / TEMPERATURE, dim=1)
+        top = probability.topk(2, dim=1)
+        tail = method.tailedness(x)
+        row = (top.indices[:, 0], top.values[:, 0], top.indices[:, 1], F.normalize(z, dim=1))
+        parts.append(row if tail is None else (*row, tail))
+    joined = [torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)]
+    return Answers(joined[0], joined[1], joined[2], joined[3], joined[4] if len(joined) > 4 else None)
+
+
+@dataclass(frozen=True)
+class ClassIds:
+    """Stable names of heads: a known class has its label, a novel one `novel-NN`, numbered by size when trained."""
+
+    ids: tuple[str, ...]
+    n_old: int
+
+
+def name_heads(problem: Problem, answers: Answers, n_classes: int) -> ClassIds:
+    """Known labels first, novel heads numbered from the largest; a novel id never equals a label."""
+    known = problem.class_names[: problem.n_old]
+    sizes = np.bincount(answers.head, minlength=n_classes)
+    order = problem.n_old + np.argsort(-sizes[problem.n_old :], kind="stable")
+    ids = [*known, *[""] * (n_classes - problem.n_old)]
+    width, taken, number = max(2, len(str(n_classes))), set(known), 0
+    for head in order:
+        number += 1
+        while f"novel-{number:0{width}d}" in taken:
+            number += 1
+        ids[head] = f"novel-{number:0{width}d}"
+    return ClassIds(tuple(ids), problem.n_old)
+
+
+def needs_review(answers: Answers, targets: np.ndarray) -> np.ndarray:
+    """Rows to look at, most doubtful first: the least confident unlabelled ones, and labels the model contradicts."""
+    contradicted = (targets >= 0) & (answers.head != targets)
+    doubt = np.where(targets < 0, 1 - answers.confidence, np.where(contradicted, answers.confidence, 0.0))
+    worst = np.argsort(-doubt, kind="stable")
+    return worst[doubt[worst] > 0.5][:200]
+
+
+def _csv(header: list[str], rows: Iterator[list[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def write_predictions(path: Path, problem: Problem, answers: Answers, names: ClassIds, review: np.ndarray) -> None:
+    """predictions.csv: file, class, known or novel, confidence, second choice, whether it was labelled, needs review."""
+    doubtful = set(review.tolist())
+    rows = (
+        [
+            problem.table.names[i],
+            names.ids[head],
+            "known" if head < names.n_old else "novel",
+            f"{answers.confidence[i]:.4f}",
+            names.ids[answers.second[i]],
+            "yes" if problem.targets[i] >= 0 else "no",
+            "yes" if i in doubtful else "no",
+        ]
+        for i, head in enumerate(answers.head)
+    )
+    write_text(path, _csv(["file", "class", "kind", "confidence", "second", "labelled", "needs_review"], rows))
+
+
+def typical_rows(answers: Answers, head: int, count: int = 12) -> np.ndarray:
+    """Rows of a class nearest to the mean of their features."""
+    rows = np.flatnonzero(answers.head == head)
+    if len(rows) == 0:
+        return rows
+    centre = answers.feature[rows].mean(0)
+    return rows[np.argsort(-(answers.feature[rows] @ centre), kind="stable")[:count]]
+
+
+def write_classes(path: Path, problem: Problem, answers: Answers, names: ClassIds) -> None:
+    """classes.csv: class, known or novel, size, labelled, confidence, tailedness, representative files; largest first."""
+    sizes = np.bincount(answers.head, minlength=len(names.ids))
+
+    def row(head: int) -> list[Any]:
+        rows = answers.head == head
+        tail = answers.tailedness
+        return [
+            names.ids[head],
+            "known" if head < names.n_old else "novel",
+            int(sizes[head]),
+            int((problem.targets == head).sum()),
+            f"{answers.confidence[rows].mean():.4f}" if rows.any() else "",
+            f"{tail[rows].mean():.4f}" if tail is not None and rows.any() else "",
+            "|".join(problem.table.names[i] for i in typical_rows(answers, head, 5)),
+        ]
+
+    order = [int(h) for h in np.argsort(-sizes, kind="stable") if sizes[h] > 0 or h < names.n_old]
+    header = ["class", "kind", "size", "labelled", "confidence", "tailedness", "representatives"]
+    write_text(path, _csv(header, (row(head) for head in order)))
+
+
+def write_model(path: Path, method: Method, features: Features, names: ClassIds, facts: dict[str, Any]) -> None:
+    """model/: reduction, tail and classifier as safetensors, and JSON that says what the scores mean."""
+    encoder = features.encoder
+    about = {
+        **facts,
+        "classes": list(names.ids),
+        "n_known": names.n_old,
+        "encoder": {"name": encoder.name, "fingerprint": encoder.fingerprint, "image_size": encoder.image_size},
+    }
+    tensors = {"tail": method.tail.state_dict(), "classifier": method.classifier.state_dict()}
+    if features.reduction is not None:
+        tensors["reduction"] = features.reduction.state_dict()
+    write_directory(path, tensors, about)

@@ -1,0 +1,241 @@
+"""Semi-supervised k-means, and the seeding and Lloyd iterations it shares with plain k-means.
+
+Rows may be pinned to a cluster: they enter every centre by their sum and count, which never change. Plain k-means pins
+nothing. `rowssl.cluster` is the public face of this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rowssl.errors import InputError
+from rowssl.progress import track
+
+BLOCK_CELLS = 2**22  # floats that one block of distances may hold: 16 MB, and as fast as any larger block
+_SEED_CELLS = 2**24  # floats that the seeding may hold for the trials of several runs at once
+
+
+@dataclass(frozen=True, eq=False)
+class KMeansResult:
+    """The best run: centres (k, d) float32, labels (N,) int64, summed squared distance to the centres, iterations."""
+
+    centers: Tensor
+    labels: Tensor
+    inertia: float
+    n_iter: int
+
+
+def semi_supervised_kmeans(
+    x: Any,
+    targets: Any,
+    k: int,
+    *,
+    seed: int = 0,
+    n_init: int = 10,
+    max_iter: int = 100,
+    tol: float = 1e-4,
+    progress: bool = False,
+) -> KMeansResult:
+    """k-means in which labelled rows stay with their class, as in generalised category discovery.
+
+    Parameters
+    ----------
+    x : (N, d) array or tensor
+    targets : (N,) class id of a labelled row, -1 for an unlabelled one. Cluster c of the result is class c.
+    k : number of clusters, known and novel together.
+    tol : a run stops when the squared sum of the centres' shifts is below it, or when no label changes.
+
+    Notes
+    -----
+    Known centres start as class means, the others by plain k-means++ on the unlabelled rows. Every step can only lower
+    the inertia (labelled and unlabelled rows together), so the last iterate of a run is its best. Labels come in the
+    order of the rows of `x`. A class id below the largest one that has no labelled row is a free cluster.
+    """
+    x = as_matrix(x, "x")
+    if not isinstance(targets, Tensor):
+        targets = torch.from_numpy(np.require(targets, np.int64, ["C", "W"]))
+    target = targets.to(x.device, torch.int64)
+    check_counts(len(x), k, n_init, max_iter)
+    if target.shape != (len(x),):
+        raise InputError(f"targets must hold one id for each of the {len(x)} rows, not {tuple(target.shape)}")
+    if int(target.min()) < -1:
+        raise InputError(f"targets must be -1 (unlabelled) or a class id, not {int(target.min())}")
+    if int(target.max()) >= k:
+        raise InputError(f"k={k} is less than the {int(target.max()) + 1} known classes")
+    mean = x.mean(0)
+    x = x - mean
+    labelled = target >= 0
+    pinned, free_rows = x[labelled], x[~labelled]
+    sums = x.new_zeros((k, x.shape[1]), dtype=torch.float64)
+    _accumulate(sums, pinned, target[labelled])
+    counts = torch.bincount(target[labelled], minlength=k)
+    known = counts > 0
+    n_free = k - int(known.sum())
+    if n_free > len(free_rows):
+        raise InputError(f"k={k} asks for {n_free} novel clusters, but there are {len(free_rows)} unlabelled rows")
+    norms = free_rows.square().sum(1)
+    class_means = (sums / counts.clamp(min=1)[:, None]).float()
+    runs = n_init if n_free else 1  # without a free centre nothing is drawn
+    base = class_means[known] if bool(known.any()) else None
+    seeds = plus_plus(free_rows, norms, n_free, seed=seed, runs=runs, trials=1, base=base)
+    best = None
+    for run in track(range(runs), "semi-supervised k-means", enabled=progress):
+        start = class_means.clone()
+        start[~known] = free_rows[seeds[run]]
+        centers, n_iter = lloyd(
+            free_rows, norms, start, max_iter, lambda shift: float(shift.sum()) ** 2 < tol, sums, counts
+        )
+        free_labels, _ = nearest(free_rows, norms, centers)
+        inertia = inertia_of(free_rows, centers, free_labels) + inertia_of(pinned, centers, target[labelled])
+        if best is None or inertia < best.inertia:
+            labels = target.clone()
+            labels[~labelled] = free_labels
+            best = KMeansResult(centers + mean, labels, inertia, n_iter)
+    assert best is not None
+    return best
+
+
+def as_matrix(x: Any, name: str) -> Tensor:
+    """`x` as a finite float32 (N, d) tensor; copied only when it must be converted."""
+    if not isinstance(x, Tensor):
+        x = torch.from_numpy(np.require(x, np.float32, ["C", "W"]))
+    x = x.detach().float().contiguous()
+    if x.ndim != 2 or x.shape[1] == 0:
+        raise InputError(f"{name} must be a matrix with one row per sample, not of shape {tuple(x.shape)}")
+    bad = (~torch.isfinite(x.sum(1))).nonzero()
+    if len(bad):
+        raise InputError(f"row {int(bad[0])} of {name} holds a value that is not finite")
+    return x
+
+
+def check_counts(n: int, k: int, n_init: int, max_iter: int) -> None:
+    if not 1 <= k <= n:
+        raise InputError(f"k={k} clusters cannot be made of {n} rows")
+    if n_init < 1 or max_iter < 1:
+        raise InputError(f"n_init and max_iter must be at least 1, not {n_init} and {max_iter}")
+
+
+def nearest(x: Tensor, norms: Tensor, centers: Tensor, chunk: int | None = None) -> tuple[Tensor, Tensor]:
+    """Index of the nearest centre (N,) and squared distance (N,); `norms` are the squared norms of the rows."""
+    chunk = chunk or max(256, min(4096, BLOCK_CELLS // len(centers)))
+    center_norms, transposed = centers.square().sum(1), centers.T
+    labels = torch.empty(len(x), dtype=torch.int64, device=x.device)
+    distance = torch.empty_like(norms)
+    for i in range(0, len(x), chunk):
+        part = torch.addmm(center_norms, x[i : i + chunk], transposed, alpha=-2).min(1)
+        labels[i : i + chunk] = part.indices
+        distance[i : i + chunk] = part.values
+    return labels, distance.add_(norms).clamp_(min=0)
+
+
+def plus_plus(
+    x: Tensor, norms: Tensor, k: int, *, seed: int, runs: int, trials: int, base: Tensor | None = None
+) -> Tensor:
+    """Rows (runs, k) of `x` drawn with probability proportional to the squared distance to the nearest centre so far.
+
+    This is k-means++; of `trials` draws the one that lowers the inertia most is kept. `base` (m, d) are centres that
+    exist already. Runs advance together as far as memory allows, because one pass over `x` can serve all of them.
+    """
+    together = max(1, min(runs, _SEED_CELLS // max(1, trials * len(x))))
+    seeds = [
+        _plus_plus_together(x, norms, k, [np.random.default_rng([seed, r]) for r in group], trials, base)
+        for group in (range(i, min(i + together, runs)) for i in range(0, runs, together))
+    ]
+    return torch.cat(seeds)
+
+
+def _plus_plus_together(
+    x: Tensor, norms: Tensor, k: int, generators: list[np.random.Generator], trials: int, base: Tensor | None
+) -> Tensor:
+    """Row numbers (runs, k) of the seeds of several runs, one run per generator; all runs share each pass over `x`."""
+    n, runs = len(x), len(generators)
+    seeds = torch.zeros((runs, k), dtype=torch.int64, device=x.device)
+    closest = x.new_full((runs, n), 1.0)  # before there is any centre, every row is as likely
+    if base is not None:
+        closest = nearest(x, norms, base)[1].repeat(runs, 1)
+    everyone = torch.arange(runs, device=x.device)
+    for step in range(k):
+        cumulative = closest.double().cumsum(1)
+        draws = torch.from_numpy(np.stack([g.random(trials) for g in generators])).to(x.device)
+        rows = torch.searchsorted(cumulative, draws * cumulative[:, -1:], right=True).clamp_(max=n - 1)
+        drawn = rows.flatten()
+        distance = (x @ x[drawn].T).T.contiguous()  # faster than the product in the other order
+        distance = distance.mul_(-2).add_(norms).add_(norms[drawn][:, None]).clamp_(min=0).view(runs, trials, n)
+        if step > 0 or base is not None:
+            torch.minimum(distance, closest[:, None], out=distance)
+        winner = distance.sum(2).argmin(1)
+        closest = distance[everyone, winner]
+        seeds[:, step] = rows[everyone, winner]
+    return seeds
+
+
+def lloyd(
+    x: Tensor,
+    norms: Tensor,
+    centers: Tensor,
+    max_iter: int,
+    settled: Callable[[Tensor], bool],
+    pinned_sums: Tensor | None = None,
+    pinned_counts: Tensor | None = None,
+) -> tuple[Tensor, int]:
+    """Centres after Lloyd iterations until `settled(shift of each centre)`, and how many iterations that took."""
+    k = len(centers)
+    sums = x.new_zeros(centers.shape, dtype=torch.float64) if pinned_sums is None else pinned_sums.clone()
+    labels = torch.full((len(x),), -1, dtype=torch.int64, device=x.device)
+    for step in range(1, max_iter + 1):
+        new, distance = nearest(x, norms, centers)
+        rows = (new != labels).nonzero()[:, 0]
+        if step > 1 and len(rows) == 0:
+            return centers, step
+        if step > 1:
+            _accumulate(sums, x, labels, rows, sign=-1)
+        _accumulate(sums, x, new, rows)
+        labels = new
+        counts = torch.bincount(labels, minlength=k)
+        if pinned_counts is not None:
+            counts = counts + pinned_counts
+        if bool((counts == 0).any()):
+            _fill_empty(x, centers, labels, distance, sums, counts)
+        moved = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], centers.double()).float()
+        shift = (moved - centers).norm(dim=1)
+        centers = moved
+        if settled(shift):
+            return centers, step
+    return centers, max_iter
+
+
+def _fill_empty(x: Tensor, centers: Tensor, labels: Tensor, distance: Tensor, sums: Tensor, counts: Tensor) -> None:
+    """Give each empty cluster the row farthest from its centre, in place; no row that is alone or on its centre."""
+    # Of the rows passed over at most one per cluster is alone, so 2k rows are enough.
+    rows = distance.argsort(descending=True, stable=True)[: 2 * len(centers)]
+    exact = (x[rows] - centers[labels[rows]]).square().sum(1)
+    donors = iter([(row, d) for row, d in zip(rows.tolist(), exact.tolist(), strict=True) if d > 0])
+    for cluster in (counts == 0).nonzero()[:, 0].tolist():
+        row = next((row for row, _ in donors if int(counts[labels[row]]) > 1), None)
+        if row is None:
+            return  # fewer distinct points than clusters: the centre stays where it is
+        sums[labels[row]] -= x[row].double()
+        counts[labels[row]] -= 1
+        sums[cluster] = x[row].double()
+        counts[cluster] = 1
+        labels[row] = cluster
+
+
+def _accumulate(sums: Tensor, x: Tensor, labels: Tensor, rows: Tensor | None = None, sign: int = 1) -> None:
+    """Add (or subtract) rows of `x` to the float64 sum (k, d) of their cluster, in blocks."""
+    count = len(x) if rows is None else len(rows)
+    for i in range(0, count, 1024):
+        block = slice(i, i + 1024) if rows is None else rows[i : i + 1024]
+        sums.index_add_(0, labels[block], x[block].double(), alpha=sign)
+
+
+def inertia_of(x: Tensor, centers: Tensor, labels: Tensor) -> float:
+    """Summed squared distance to the assigned centre, by differences and in float64 over rows."""
+    parts = [(x[i : i + 1024] - centers[labels[i : i + 1024]]).square().sum(1) for i in range(0, len(x), 1024)]
+    return float(torch.cat(parts).double().sum()) if parts else 0.0

@@ -1,0 +1,181 @@
+"""The loop. Read from top to bottom: restore or start, then for every step batch -> loss -> gradient -> update -> state.
+
+`train` is a generator that yields once per epoch, so that whoever runs it can log and evaluate between epochs. Resume is exact:
+a batch is a function of (seed, step), a schedule of the epoch, and everything else is in the checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rowssl import distributed
+from rowssl.checkpoint import Checkpoints, write_text
+from rowssl.data.loader import Feed
+from rowssl.methods.base import Method
+from rowssl.schedules import cosine
+from rowssl.types import Batch, Step
+
+
+class NonFiniteError(RuntimeError):
+    """A loss became NaN or infinite; the last good checkpoint is intact."""
+
+
+@dataclass(frozen=True)
+class Optimisation:
+    """SGD as in the paper: cosine schedule per epoch to lr * final, no weight decay on biases and other 1-D tensors."""
+
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-5
+    final: float = 1e-3
+    save_seconds: float = 30.0  # a checkpoint at the end of an epoch when the last one is older than this
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What the loop reports after an epoch."""
+
+    number: int  # from 1
+    of: int
+    lr: float
+    losses: dict[str, float]  # mean of each term
+    seconds: float
+
+
+def build_optimiser(method: Method, options: Optimisation) -> torch.optim.SGD:
+    """Two groups: matrices with weight decay, biases and gains without."""
+    trainable = [p for p in method.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trainable if p.dim() > 1], "weight_decay": options.weight_decay},
+        {"params": [p for p in trainable if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.SGD([g for g in groups if g["params"]], lr=options.lr, momentum=options.momentum, fused=True)
+
+
+def gradient_size(parameters: Iterable[Tensor]) -> Tensor:
+    """Sum of the gradients' norms: a number that is finite only if every gradient is."""
+    return torch.stack(torch._foreach_norm([p.grad for p in parameters if p.grad is not None])).sum()
+
+
+def train(
+    method: Method,
+    feed: Feed,
+    options: Optimisation,
+    *,
+    checkpoints: Checkpoints | None = None,
+    identity: str = "",
+) -> Iterator[Epoch]:
+    """Train to the last step, from the latest checkpoint if there is one, and yield after every epoch.
+
+    Parameters
+    ----------
+    method, feed
+        What to train, and on what.
+    checkpoints
+        Where to save and to resume from; None trains without a trace.
+    identity
+        Hash of everything that decides the result; a checkpoint of another identity is refused.
+    """
+    optimiser = build_optimiser(method, options)
+    names: dict[Tensor, str] = {parameter: name for name, parameter in method.named_parameters()}
+    first = _restore(method, optimiser, names, checkpoints, identity)
+    method.train()
+    if first == 0:
+        method.start(feed)
+    distributed.same_everywhere(method)
+
+    saved, began, totals, steps = time.monotonic(), time.monotonic(), dict[str, Tensor](), 0
+    for step in range(first, feed.steps):
+        batch = feed.batch(step)
+        for group in optimiser.param_groups:
+            group["lr"] = cosine(batch.epoch, batch.epochs, options.lr, options.lr * options.final)
+        with torch.autocast("cuda", enabled=feed.device.type == "cuda"):
+            result = method.loss(batch)
+        total = torch.stack([term.float() for term in result.losses.values()]).sum()
+        optimiser.zero_grad(set_to_none=True)
+        total.backward()
+        distributed.sum_gradients(names)
+        if not torch.isfinite(total + gradient_size(names)):
+            _stop(checkpoints, batch, result, optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        method.after_step(batch, result)
+
+        for name, term in result.losses.items():
+            totals[name] = totals.get(name, 0.0) + term.detach()
+        steps += 1
+        if batch.last_of_epoch:
+            done = step + 1 == feed.steps
+            if checkpoints and distributed.rank() == 0 and (done or time.monotonic() - saved > options.save_seconds):
+                _save(method, optimiser, names, checkpoints, step + 1, identity)
+                saved = time.monotonic()
+            yield Epoch(
+                number=batch.epoch + 1,
+                of=batch.epochs,
+                lr=optimiser.param_groups[0]["lr"],
+                losses={name: float(value) / steps for name, value in totals.items()},
+                seconds=time.monotonic() - began,
+            )
+            began, totals, steps = time.monotonic(), {}, 0
+
+
+def _save(
+    method: Method,
+    optimiser: torch.optim.SGD,
+    names: dict[Tensor, str],
+    checkpoints: Checkpoints,
+    step: int,
+    identity: str,
+) -> None:
+    momenta = {names[p]: state["momentum_buffer"] for p, state in optimiser.state.items() if "momentum_buffer" in state}
+    checkpoints.save(step, {"method": method.state_dict(), "optimiser": momenta}, {"identity": identity})
+
+
+def _restore(
+    method: Method,
+    optimiser: torch.optim.SGD,
+    names: dict[Tensor, str],
+    checkpoints: Checkpoints | None,
+    identity: str,
+) -> int:
+    """Load the latest checkpoint into method and optimiser; returns the step to go on from, 0 for a new run."""
+    if checkpoints is None:
+        return 0
+    if distributed.rank() == 0:
+        checkpoints.clean()
+    found = checkpoints.latest(identity)
+    if found is None:
+        return 0
+    tensors, facts = found
+    method.load_state_dict(tensors["method"])
+    by_name = {name: parameter for parameter, name in names.items()}
+    for name, momentum in tensors["optimiser"].items():
+        optimiser.state[by_name[name]]["momentum_buffer"] = momentum.to(by_name[name].device)
+    return int(facts["step"])
+
+
+def _stop(checkpoints: Checkpoints | None, batch: Batch, result: Step, lr: float) -> None:
+    """Write down what was seen, and stop before the weights are touched."""
+    terms = {name: float(term.detach()) for name, term in result.losses.items()}
+    where = ""
+    if checkpoints is not None and distributed.rank() == 0:
+        path = Path(checkpoints.folder.parent) / "non-finite.json"
+        dump = {"step": batch.step, "epoch": batch.epoch, "lr": lr, "terms": terms, "rows": batch.index.tolist()}
+        write_text(path, json.dumps({key: _readable(value) for key, value in dump.items()}, indent=1))
+        where = f"; see {path}"
+    bad = ", ".join(name for name, value in terms.items() if not torch.isfinite(torch.tensor(value)))
+    what = f"The loss term {bad}" if bad else "The gradient"
+    raise NonFiniteError(f"{what} is not finite at step {batch.step}: training stopped before it did harm{where}.")
+
+
+def _readable(value: object) -> object:
+    """NaN and infinities as text: JSON has none."""
+    if isinstance(value, dict):
+        return {key: _readable(item) for key, item in value.items()}
+    return repr(value) if isinstance(value, float) and value - value != 0 else value

@@ -1,0 +1,25 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """The folder of real data beside the project; tests that need it skip on a machine without it."""
+    folder = ROOT.parent / "shared"
+    if not (folder / "data" / "cifar100" / "train.parquet").exists():
+        pytest.skip(f"real data are not at {folder}")
+    return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests never read or write the user's cache."""
+    os.environ["ROWSSL_CACHE"] = str(tmp_path_factory.mktemp("cache"))
