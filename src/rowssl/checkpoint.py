@@ -23,6 +23,10 @@ from rowssl.errors import InputError
 FORMAT = 1
 
 
+class FormatError(InputError):
+    """A whole directory, written by another version of rowssl."""
+
+
 def sha256_of(path: Path) -> str:
     """Hash of a file's content."""
     with path.open("rb") as file:
@@ -97,10 +101,10 @@ def read_directory(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, 
         raise InputError(f"{path / 'manifest.json'} is missing or damaged.") from error
     if not isinstance(facts, dict) or not isinstance(facts.get("sha256"), dict):
         raise InputError(f"{path / 'manifest.json'} is not a manifest of rowssl.")
-    if facts.get("format") != FORMAT:
-        raise InputError(f"{path} has format {facts.get('format')}, this version of rowssl reads format {FORMAT}.")
     if facts.get("self") != _own_hash(facts):
         raise InputError(f"{path / 'manifest.json'} is damaged: it is not what was written.")
+    if facts.get("format") != FORMAT:
+        raise FormatError(f"{path} has format {facts.get('format')}, this version of rowssl reads format {FORMAT}.")
     tensors = {}
     for name, expected in facts["sha256"].items():
         file = path / name
@@ -118,14 +122,17 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder, self.keep = folder, keep
         self.problems: list[str] = []  # damaged checkpoints that were passed over
+        self.restored: dict[str, Any] = {}  # facts of the checkpoint that `latest` gave
 
     def _listed(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))
 
     def clean(self) -> None:
         """Remove temporaries a killed process left."""
-        for stray in self.folder.glob(".*.tmp"):
-            shutil.rmtree(stray, ignore_errors=True)
+        for folder in (self.folder, self.folder.parent):
+            for stray in folder.glob(".*.tmp"):
+                shutil.rmtree(stray, ignore_errors=True)
+                stray.unlink(missing_ok=True)
 
     def save(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]) -> None:
         """Write the checkpoint of a step, then remove all but the last two (and later ones, which were damaged)."""
@@ -141,6 +148,8 @@ class Checkpoints:
         for path in reversed(self._listed()):
             try:
                 tensors, facts = read_directory(path)
+            except FormatError:
+                raise
             except InputError as error:
                 self.problems.append(str(error))
                 continue
@@ -148,5 +157,6 @@ class Checkpoints:
                 raise InputError(
                     f"{self.folder.parent} holds a run with other options: choose another --out or remove it."
                 )
+            self.restored = facts
             return tensors, facts
         return None

@@ -28,7 +28,7 @@ Source = Annotated[
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where to write the run.")] = Path("rowssl-demo"),
-    method: Annotated[str, typer.Option(help="Which method to run.")] = "kmeans",
+    method: Annotated[str, typer.Option(help="Which method to run: dts, simgcd or kmeans.")] = "dts",
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
 ) -> None:
     """Run an open-world experiment on bundled handwritten digits and write a report (under a minute)."""

@@ -172,15 +172,12 @@ def run_training(
         lines = {row["epoch"]: row for row in map(json.loads, log.read_text().splitlines())}
     with bar(f"training {config.method.name}, epoch", feed.epochs, enabled=distributed.rank() == 0) as progress:
         for epoch in train(method, feed, options, checkpoints=checkpoints, identity=identity):
-            row: dict[str, Any] = {
-                "epoch": epoch.number,
-                "lr": epoch.lr,
-                "seconds": round(epoch.seconds, 3),
-                "loss": epoch.losses,
-            }
+            row: dict[str, Any] = epoch.row()
+            before = checkpoints.restored.get("epoch") if checkpoints else None
+            if before is not None:
+                lines.setdefault(before["epoch"], before)
             if epoch.number % config.train.evaluate_every == 0 or epoch.number == epoch.of:
                 row["phi"] = tail_measure(method, feed, problem)
-                method.train()
             lines[epoch.number] = row
             lines = {number: line for number, line in lines.items() if number <= epoch.number}
             if log is not None and distributed.rank() == 0:

@@ -20,6 +20,7 @@ class _QueueLoss(torch.autograd.Function):
     """Weighted sum of mean l_u and mean l_sup; forward also finds d/dh, backward only scales it."""
 
     @staticmethod
+    @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)  # float16 would lose the negatives
     def forward(
         context: Any,
         h: Tensor,  # (B, d) queries
@@ -68,7 +69,7 @@ class _QueueLoss(torch.autograd.Function):
             flipped = 1 / value
             positives = own.index_add(0, where[0], flipped)
             l_sup = F.softplus(negatives.log() + positives.log())
-            slope = (1 - (-l_sup).exp()) * (weights[1] / (len(rows) * sup_tau))  # sigmoid = 1 - e^{-softplus}
+            slope = -torch.expm1(-l_sup) * (weights[1] / (len(rows) * sup_tau))  # sigmoid = 1 - e^{-softplus}
             e.mul_((slope / negatives)[:, None])
             e[where] = -(slope / positives)[where[0]] * flipped
             gradient.index_add_(0, rows, e)
@@ -80,6 +81,7 @@ class _QueueLoss(torch.autograd.Function):
         return total_loss, l_u, mean_sup
 
     @staticmethod
+    @torch.amp.custom_bwd(device_type="cuda")
     def backward(context: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = context.saved_tensors
         return (upstream[0] * gradient, *(None,) * 9)

@@ -48,6 +48,10 @@ class Epoch:
     losses: dict[str, float]  # mean of each term
     seconds: float
 
+    def row(self) -> dict[str, object]:
+        """As a line of metrics.jsonl; also kept in the checkpoint, so that a kill between the two loses no line."""
+        return {"epoch": self.number, "lr": self.lr, "seconds": round(self.seconds, 3), "loss": self.losses}
+
 
 def build_optimiser(method: Method, options: Optimisation) -> torch.optim.SGD:
     """Two groups: matrices with weight decay, biases and gains without."""
@@ -111,17 +115,15 @@ def train(
             totals[name] = totals.get(name, 0.0) + term.detach()
         steps += 1
         if batch.last_of_epoch:
+            losses = {name: float(value) / steps for name, value in totals.items()}
+            rate, seconds = optimiser.param_groups[0]["lr"], time.monotonic() - began
+            report = Epoch(number=batch.epoch + 1, of=batch.epochs, lr=rate, losses=losses, seconds=seconds)
             done = step + 1 == feed.steps
             if checkpoints and distributed.rank() == 0 and (done or time.monotonic() - saved > options.save_seconds):
-                _save(method, optimiser, names, checkpoints, step + 1, identity)
+                _save(method, optimiser, names, checkpoints, step + 1, {"identity": identity, "epoch": report.row()})
                 saved = time.monotonic()
-            yield Epoch(
-                number=batch.epoch + 1,
-                of=batch.epochs,
-                lr=optimiser.param_groups[0]["lr"],
-                losses={name: float(value) / steps for name, value in totals.items()},
-                seconds=time.monotonic() - began,
-            )
+            yield report
+            method.train()
             began, totals, steps = time.monotonic(), {}, 0
 
 
@@ -131,10 +133,10 @@ def _save(
     names: dict[Tensor, str],
     checkpoints: Checkpoints,
     step: int,
-    identity: str,
+    facts: dict[str, object],
 ) -> None:
     momenta = {names[p]: state["momentum_buffer"] for p, state in optimiser.state.items() if "momentum_buffer" in state}
-    checkpoints.save(step, {"method": method.state_dict(), "optimiser": momenta}, {"identity": identity})
+    checkpoints.save(step, {"method": method.state_dict(), "optimiser": momenta}, facts)
 
 
 def _restore(

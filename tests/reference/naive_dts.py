@@ -88,12 +88,14 @@ class NaiveDTS:
         for name in self.key.w:
             if not name.startswith("classifier"):
                 self.key.w[name] = momentum * self.key.w[name] + (1 - momentum) * weights[name]
+        scored = len(self.queue) > 0  # against an empty queue there is no density
         self.queue.extend(zip(self.b, target, index, strict=True))
         keys = self.b if self.official else [key for key, _, _ in self.queue]
         self.prototypes = naive.moved(self.prototypes, keys, 0.9)
 
         for score, label in zip(self.s, self.assigned, strict=True):
-            self.lists[label].append(score)
+            if scored:
+                self.lists[label].append(score)
         if not last_of_epoch:
             return
         for c, scores in enumerate(self.lists):

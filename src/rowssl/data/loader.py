@@ -146,7 +146,9 @@ class Feed:
         # Distinct views: the second is a non-zero cyclic step away from the first.
         first = rng.integers(count, size=len(rows))
         second = (first + rng.integers(1, max(2, count), size=len(rows))) % count
-        mates = (rng.integers(count, size=(2, len(rows)))) if self.augmentation.mix else None
+        mates = None
+        if self.augmentation.mix:
+            mates = (np.stack([first, second]) + rng.integers(1, max(2, count), size=(2, len(rows)))) % count
         result = []
         for number, which in enumerate((first, second)):
             view = self.source.view(rows[here], which[here], epoch)

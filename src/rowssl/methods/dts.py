@@ -202,7 +202,10 @@ class DTS(Method):
             assigned = to_queue.argmax(0)
         self.prototypes.copy_(update_prototypes(self.prototypes, members, assigned, opt.lambda_tail))
 
-        self.statistics.add(e["confidence"] if opt.uncertainty == "confidence" else e["s"], e["assigned"])
+        if opt.uncertainty == "confidence":
+            self.statistics.add(e["confidence"], e["assigned"])
+        elif e["to_queue"].shape[1]:  # against an empty queue there is no density
+            self.statistics.add(e["s"], e["assigned"])
         self.prior.add(e["assigned"], batch.index)
         if opt.score == "loss":
             self.loss_memory.add(batch.index, e["l_u"])

@@ -48,7 +48,7 @@ class ClassPrior(nn.Module):
         """Prior of each classifier head; for the true prior, heads are matched to classes on this epoch's counts."""
         if which == "estimated_prior":
             return self.prior.clone()
-        heads, classes = hungarian(self.confusion.numpy())
+        heads, classes = hungarian(self.confusion.cpu().numpy())
         prior = torch.zeros_like(self.prior)
         prior[torch.as_tensor(heads)] = self._true()[torch.as_tensor(classes)]
         self.confusion.zero_()
