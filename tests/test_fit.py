@@ -158,3 +158,33 @@ def test_features_file_with_views_and_test_rows(tmp_path, shared_dir):
     phi = run.curves[-1]["phi"]
     assert set(phi) == {"head", "tail", "head_known", "tail_known", "head_novel", "tail_novel"}
     assert all(0 <= value <= 10 for value in phi.values())
+
+
+@pytest.mark.parametrize("views", [2, 0])
+def test_from_pixels_through_the_last_block_of_a_transformer(tmp_path, views):
+    """A ViT checkpoint with DINO's names: frozen blocks cached (or run on the fly), the last one trained."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    from rowssl.nn.vit import Architecture, ViT
+
+    torch.manual_seed(0)
+    vit = ViT(Architecture(patch=4, dim=64, depth=3, heads=1, hidden=128, grid=4))
+    save_file(vit.state_dict(), tmp_path / "vit.safetensors")
+    content = small("dts", epochs=5)
+    content["encoder"] = {
+        "name": str(tmp_path / "vit.safetensors"),
+        "tail": "blocks:1",
+        "image_size": 16,
+        "views": views,
+    }
+    content["encoder"]["view_recipe"] = "small"
+    run = fit(build_config(content), tmp_path / "run")
+    assert run.features.train.shape == (17, 64)  # tokens, not a pooled feature
+    trained = load_file(tmp_path / "run" / "model" / "tail.safetensors")
+    before = vit.state_dict()
+    assert not torch.equal(trained["blocks.0.mlp.fc1.weight"], before["blocks.2.mlp.fc1.weight"])
+    assert torch.equal(trained["norm.weight"], before["norm.weight"])
+    total = [sum(row["loss"].values()) for row in run.curves]
+    assert total[-1] < total[1]  # in the first epoch the queue is still filling
+    assert run.metrics["in_bacc"]["all"] is not None

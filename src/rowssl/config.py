@@ -65,13 +65,14 @@ class TrainConfig(Strict):
     """The loop; what is None is chosen by the size of the data."""
 
     epochs: int | None = Field(default=None, ge=1)
-    batch_size: int = Field(default=128, ge=2)
+    batch_size: int | None = Field(default=None, ge=2)  # the paper's 128, less below 2,048 rows
     lr: float = Field(default=0.1, gt=0)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=5e-5, ge=0)
-    mix: float = Field(default=0.0, ge=0, le=1)  # feature augmentation, see FeatureAugmentation
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    noise: float = Field(default=0.0, ge=0)
+    # Augmentation of features on top of their views, see FeatureAugmentation: 1, 0 and 0.5 for pooled features, else 0.
+    mix: float | None = Field(default=None, ge=0, le=1)
+    dropout: float | None = Field(default=None, ge=0, lt=1)
+    noise: float | None = Field(default=None, ge=0)
     evaluate_every: int = Field(default=10, ge=1)
     save_seconds: float = Field(default=30.0, ge=0)
     device: str = "auto"

@@ -22,6 +22,7 @@ def demo_config(method: str, seed: int) -> dict[str, Any]:
         "data": {"name": "digits", "protocol": "longtail", "known": 5, "gamma": 10, "prior": "mismatch"},
         "encoder": {"name": "pixels"},
         "method": {"name": method},
+        "train": {"epochs": 60},
         "seed": seed,
     }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import resource
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -144,14 +144,19 @@ def class_count(config: RunConfig, problem: Problem, features: Features) -> tupl
 def build_feed(config: RunConfig, problem: Problem, features: Features, device: torch.device) -> Feed:
     """The training set as the method will see it."""
     options = config.train
-    steps = max(1, len(problem.table) // options.batch_size)
+    rows = len(problem.table)
+    batch_size = options.batch_size or min(128, max(16, 2 ** int(np.log2(max(1, rows // 16)))))
+    steps = max(1, rows // batch_size)
     epochs = options.epochs or int(np.clip(round(PAPER_STEPS / steps), 20, 200))
-    augmentation = FeatureAugmentation(options.mix, options.dropout, options.noise)
-    if features.train.n_views == 0 and not (options.mix or options.dropout or options.noise):
-        augmentation = FeatureAugmentation(dropout=0.2, noise=0.3)  # embeddings alone: views must come from somewhere
+    pooled = len(features.train.shape) == 1
+    usual = FeatureAugmentation(mix=1.0, noise=0.5) if pooled else FeatureAugmentation()
+    asked = {name: getattr(options, name) for name in ("mix", "dropout", "noise")}
+    augmentation = replace(usual, **{name: value for name, value in asked.items() if value is not None})
+    if features.train.n_views == 0:  # embeddings alone: there is no view to mix with
+        augmentation = replace(augmentation, mix=0.0)
     return Feed(
         features.train, problem.targets,
-        batch_size=options.batch_size, epochs=epochs, seed=config.seed, augmentation=augmentation, device=device,
+        batch_size=batch_size, epochs=epochs, seed=config.seed, augmentation=augmentation, device=device,
     )  # fmt: skip
 
 

@@ -118,12 +118,13 @@ class Network:
         self.w = {name: value.astype(np.float64) for name, value in weights.items()}
 
     def feature(self, x: np.ndarray) -> np.ndarray:
-        """z = gain x + W2 gelu(W1 norm(x))."""
+        """z = y + W2 gelu(W1 norm(y)), y = gain (x - centre)."""
         w = self.w
-        centred = x - x.mean()
+        y = w["tail.gain"] * (x - w["tail.centre"])
+        centred = y - y.mean()
         normal = centred / math.sqrt((centred**2).mean() + 1e-5) * w["tail.norm.weight"] + w["tail.norm.bias"]
         hidden = gelu(w["tail.fc1.weight"] @ normal + w["tail.fc1.bias"])
-        return w["tail.gain"] * x + w["tail.fc2.weight"] @ hidden + w["tail.fc2.bias"]
+        return y + w["tail.fc2.weight"] @ hidden + w["tail.fc2.bias"]
 
     def logits(self, z: np.ndarray) -> np.ndarray:
         """Cosines to the classifier's rows."""

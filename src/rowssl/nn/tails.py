@@ -68,12 +68,13 @@ class StageTail(nn.Module):
 
 
 class AdapterTail(nn.Module):
-    """Residual MLP on a pooled feature, z = gain x + scale * W2 gelu(W1 norm(x)): (B, dim) -> (B, dim).
+    """Residual MLP on a pooled feature, z = y + scale * W2 gelu(W1 norm(y)), y = gain (x - centre): (B, dim) -> (B, dim).
 
-    W2 starts at zero, so the tail starts as the identity: the first features are those of the pretrained network. `gain` is
-    a number set once from the training set (`calibrate`), such that an entry of gain x has variance 1, like the output of a
-    transformer's last norm. Without it unit-length features would be drowned by the branch's first steps, and a projector's
-    tiny outputs would turn so fast that all embeddings collapse into one direction.
+    W2 starts at zero, so the tail starts as y: the first features are those of the pretrained network, up to `centre` and
+    `gain`, which are set once from the training set (`calibrate`) such that an entry of y has mean 0 and variance 1, like the
+    output of a transformer's last norm. Without the gain, unit-length features would be drowned by the branch's first steps,
+    and a projector's tiny outputs would turn so fast that all embeddings collapse into one direction; without the centre,
+    features with a large common part (pixels, activations after a ReLU) would all have nearly the same cosine.
 
     Parameters
     ----------
@@ -91,6 +92,7 @@ class AdapterTail(nn.Module):
     """
 
     gain: Tensor
+    centre: Tensor
 
     def __init__(
         self, dim: int, hidden: int | None = None, dropout: float = 0.0, *, scale: float = 1.0, seed: int = 0
@@ -109,13 +111,16 @@ class AdapterTail(nn.Module):
         nn.init.zeros_(self.fc2.weight)
         nn.init.zeros_(self.fc2.bias)
         self.register_buffer("gain", torch.ones(()))
+        self.register_buffer("centre", torch.zeros(dim))
 
     @torch.no_grad()
     def calibrate(self, x: Tensor) -> None:
-        """Set `gain` from a sample of trunk outputs, (n, dim)."""
-        self.gain.copy_(1 / x.float().square().mean().sqrt().clamp_min(1e-6))
+        """Set `centre` and `gain` from a sample of trunk outputs, (n, dim)."""
+        self.centre.copy_(x.float().mean(0))
+        self.gain.copy_(1 / (x.float() - self.centre).square().mean().sqrt().clamp_min(1e-6))
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = F.gelu(self.fc1(self.norm(x)))
+        y = self.gain * (x - self.centre)
+        hidden = F.gelu(self.fc1(self.norm(y)))
         hidden = F.dropout(hidden, self.dropout, self.training)
-        return self.gain * x + self.scale * self.fc2(hidden)
+        return y + self.scale * self.fc2(hidden)
