@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import resource
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,7 @@ from rowssl.results import (
 )
 from rowssl.train import Optimisation, train
 
+SMALL_STEP = 16_384  # entries of a batch of features
 PAPER_STEPS = 17_000  # 200 epochs of CIFAR-100-LT; larger data need fewer epochs for as many steps
 
 
@@ -160,6 +163,17 @@ def build_feed(config: RunConfig, problem: Problem, features: Features, device: 
     )  # fmt: skip
 
 
+@contextmanager
+def threads_for(size: int) -> Iterator[None]:
+    """One thread for small steps: two would spend their time waiting for each other, above all on a busy machine."""
+    usual = torch.get_num_threads()
+    torch.set_num_threads(1 if size < SMALL_STEP else usual)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
+
+
 def run_training(
     method: Method, feed: Feed, config: RunConfig, problem: Problem, out: Path | None, identity: str
 ) -> list[dict[str, Any]]:
@@ -175,7 +189,8 @@ def run_training(
     lines: dict[int, dict[str, Any]] = {}
     if log is not None and log.exists():
         lines = {row["epoch"]: row for row in map(json.loads, log.read_text().splitlines())}
-    with bar(f"training {config.method.name}, epoch", feed.epochs, enabled=distributed.rank() == 0) as progress:
+    shown = bar(f"training {config.method.name}, epoch", feed.epochs, enabled=distributed.rank() == 0)
+    with threads_for(feed.batch_size * method.out_dim), shown as progress:
         for epoch in train(method, feed, options, checkpoints=checkpoints, identity=identity):
             row: dict[str, Any] = epoch.row()
             before = checkpoints.restored.get("epoch") if checkpoints else None
