@@ -12,7 +12,7 @@ test: setup-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 setup: .venv/.core
 setup-dev: .venv/.dev

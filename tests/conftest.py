@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+# Before torch is imported anywhere: small tensors on two threads spend their time waiting, and two test processes more so.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parents[1]
 
 

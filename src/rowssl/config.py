@@ -66,7 +66,7 @@ class TrainConfig(Strict):
 
     epochs: int | None = Field(default=None, ge=1)
     batch_size: int | None = Field(default=None, ge=2)  # the paper's 128, less below 2,048 rows
-    lr: float = Field(default=0.1, gt=0)
+    lr: float | None = Field(default=None, gt=0)  # the paper's 0.1; 0.01 when a whole network is trained from scratch
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=5e-5, ge=0)
     # Augmentation of features on top of their views, see FeatureAugmentation: 1, 0 and 0.5 for pooled features, else 0.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from rowssl.cluster import hungarian, kmeans
 from rowssl.data.loader import Source
@@ -37,15 +38,16 @@ def labelled_accuracy(cluster: np.ndarray, target: np.ndarray, k: int, n_old: in
     return float(counts[rows, columns].sum() / len(target))
 
 
+@torch.no_grad()
 def estimate_classes(
-    source: Source, targets: np.ndarray, n_old: int, *, seed: int = 0, max_classes: int | None = None
+    source: Source, tail: nn.Module, targets: np.ndarray, n_old: int, *, seed: int = 0, max_classes: int | None = None
 ) -> CountEstimate:
     """Estimate the number of classes from the encoder's features.
 
     Parameters
     ----------
-    source
-        Trunk outputs; features of more than one dimension are averaged over positions.
+    source, tail
+        Trunk outputs, and what turns them into features (the encoder's tail before training).
     targets
         (N,) class ids below `n_old`, -1 = unlabelled. Without any label the silhouette takes the place of accuracy.
     max_classes
@@ -54,8 +56,8 @@ def estimate_classes(
     labelled = np.flatnonzero(targets >= 0)
     rest = np.random.default_rng([seed, 31]).permutation(np.flatnonzero(targets < 0))
     rows = np.sort(np.concatenate([labelled[:SAMPLE], rest[: max(0, SAMPLE - len(labelled))]]))
-    x = source.clean(rows)
-    x = F.normalize(x.flatten(2).mean(-1) if x.dim() > 2 else x, dim=1)
+    chunks = [tail(source.clean(rows[begin : begin + 1024])) for begin in range(0, len(rows), 1024)]
+    x = F.normalize(torch.cat(chunks), dim=1)
     target = targets[rows]
     known = target >= 0
     low, high = max(2, n_old), max_classes or max(20, 4 * n_old)

@@ -17,6 +17,7 @@ from rowssl.nn.tails import AdapterTail
 from rowssl.problem import Problem
 
 WITHOUT_WEIGHTS = ("convnet", "pixels")
+TINY = 16  # pixels
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ def open_features(problem: Problem, config: EncoderConfig, *, seed: int) -> Feat
     """Build the encoder, then open (or compute once) what its trunk says of every row."""
     table, test = problem.table, problem.test
     name, why = (config.name, "as asked") if config.name else best_available(table.has_images)
+    if name == "convnet" and not config.name and _native_size(table) <= TINY:
+        name, why = (
+            "pixels",
+            "no pretrained encoder is on this machine, and pictures this small can be compared as they are",
+        )
     if not table.has_images or name == "identity":
         if table.embeddings is None:
             raise InputError("--encoder identity takes embeddings, but the source holds pictures.")

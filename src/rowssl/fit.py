@@ -29,6 +29,7 @@ from rowssl.evaluate import Evaluation, evaluate
 from rowssl.features import Features, open_features
 from rowssl.methods import build_method, check_method
 from rowssl.methods.base import Method
+from rowssl.nn.convnet import ConvNet
 from rowssl.problem import Problem, load_problem
 from rowssl.progress import bar, err
 from rowssl.results import (
@@ -43,6 +44,7 @@ from rowssl.results import (
 )
 from rowssl.train import Optimisation, train
 
+SHOWN_SKIPPED = 10
 SMALL_STEP = 16_384  # entries of a batch of features
 PAPER_STEPS = 17_000  # 200 epochs of CIFAR-100-LT; larger data need fewer epochs for as many steps
 
@@ -72,6 +74,7 @@ def fit(config: RunConfig, out: Path | None = None) -> Run:
         ("cuda" if torch.cuda.is_available() else "cpu") if config.train.device == "auto" else config.train.device
     )
     problem = load_problem(config.data)
+    tell_skipped(problem)
     features = open_features(problem, config.encoder, seed=config.seed)
     say(
         f"{len(problem.table):,} rows, {int((problem.targets >= 0).sum()):,} labelled in {problem.n_old} known classes; "
@@ -118,6 +121,15 @@ def say(text: str) -> None:
         err.print(text, markup=False)
 
 
+def tell_skipped(problem: Problem) -> None:
+    """Which files were left out, and why; the report lists them all."""
+    skipped = problem.table.skipped
+    for one in skipped[:SHOWN_SKIPPED]:
+        say(f"skipped {one.name}: {one.reason}")
+    if len(skipped) > SHOWN_SKIPPED:
+        say(f"and {len(skipped) - SHOWN_SKIPPED} more; the report lists them all")
+
+
 def require_truth(problem: Problem, what: str) -> np.ndarray:
     """The true classes of the training rows, for what says oracle in its name."""
     if problem.truth is None or (problem.truth < 0).any():
@@ -140,7 +152,7 @@ def class_count(config: RunConfig, problem: Problem, features: Features) -> tupl
         return problem.true_classes, "oracle: the benchmark's own number"
     from rowssl.count import estimate_classes
 
-    estimate = estimate_classes(features.train, problem.targets, problem.n_old, seed=config.seed)
+    estimate = estimate_classes(features.train, features.encoder.tail, problem.targets, problem.n_old, seed=config.seed)
     return estimate.best, f"estimated, between {estimate.low} and {estimate.high}"
 
 
@@ -179,7 +191,7 @@ def run_training(
 ) -> list[dict[str, Any]]:
     """The loop with a progress bar; one line of metrics.jsonl per epoch, kept in step with the checkpoints."""
     options = Optimisation(
-        lr=config.train.lr,
+        lr=config.train.lr or (0.01 if isinstance(method.tail, ConvNet) else 0.1),
         momentum=config.train.momentum,
         weight_decay=config.train.weight_decay,
         save_seconds=config.train.save_seconds,

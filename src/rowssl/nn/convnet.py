@@ -38,6 +38,9 @@ class ConvNet(nn.Module):
         Decides the initial weights alone; no global random state is read or changed.
     """
 
+    gain: Tensor
+    centre: Tensor
+
     def __init__(self, widths: tuple[int, ...] = (32, 64, 128, 256), *, seed: int = 0) -> None:
         super().__init__()
         with torch.random.fork_rng(devices=[]):  # the default initialisation draws; it is overwritten below
@@ -45,13 +48,28 @@ class ConvNet(nn.Module):
             self.stages = nn.ModuleList(ResidualBlock(a, b) for a, b in pairwise(widths))
             self.norm = nn.GroupNorm(8, widths[-1])
         self.out_dim = widths[-1]
+        self.register_buffer("gain", torch.ones(()))
+        self.register_buffer("centre", torch.zeros(widths[-1]))
         generator = torch.Generator().manual_seed(seed)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu", generator=generator)
 
+    @torch.no_grad()
+    def calibrate(self, pixels: Tensor) -> None:
+        """Set `centre` and `gain` from a sample of the training set, such that a feature starts with mean 0, variance 1.
+
+        Untrained activations after a ReLU have a large common part: all cosines would be nearly 1, and a classifier by
+        cosine would put every picture into one class.
+        """
+        self.centre.zero_()
+        self.gain.fill_(1.0)
+        z = torch.cat([self(part) for part in pixels.split(256)])
+        self.centre.copy_(z.mean(0))
+        self.gain.copy_(1 / (z - self.centre).square().mean().sqrt().clamp_min(1e-6))
+
     def forward(self, pixels: Tensor) -> Tensor:
         x = self.stem(pixels)
         for stage in self.stages:
             x = stage(x)
-        return F.relu(self.norm(x)).mean(dim=(2, 3))
+        return self.gain * (F.relu(self.norm(x)).mean(dim=(2, 3)) - self.centre)
