@@ -171,8 +171,6 @@ def test_a_newer_format_is_refused(two_saved: Checkpoints) -> None:
     path = two_saved.folder / "step-00000020"
     content = json.loads((path / "manifest.json").read_text()) | {"format": 2}
     (path / "manifest.json").write_text(json.dumps(content | {"self": _own_hash(content)}))
-    with pytest.raises(InputError, match="format 2"):
-        read_directory(path)
     with pytest.raises(InputError, match="format 2"):  # not damage: nothing older is used, nothing is swept away
         Checkpoints(two_saved.folder).latest("me")
 

@@ -89,6 +89,8 @@ def _golden(low: int, high: int, score: Callable[[int], float]) -> None:
     ratio = (5**0.5 - 1) / 2
     while high - low > 3:
         left, right = round(high - ratio * (high - low)), round(low + ratio * (high - low))
+        if left >= right:  # rounding: what is left is small enough to try in full
+            break
         if score(left) >= score(right):
             high = right
         else:

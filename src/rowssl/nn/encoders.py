@@ -69,10 +69,8 @@ class Encoder:
 
     def normalise(self, batch: np.ndarray | Tensor) -> Tensor:
         """Cropped pictures, uint8 (B, H, W, 3) -> the network's input, float32 (B, 3, H, W)."""
-        if isinstance(batch, np.ndarray):
-            batch = torch.from_numpy(
-                batch if batch.flags.writeable else batch.copy()
-            )  # torch warns of read-only memory
+        if isinstance(batch, np.ndarray):  # torch warns of read-only memory
+            batch = torch.from_numpy(batch if batch.flags.writeable else batch.copy())
         pixels = batch.permute(0, 3, 1, 2).to(torch.float32, copy=True)
         mean, std = (torch.tensor(v, device=pixels.device).view(1, 3, 1, 1) for v in (self.mean, self.std))
         return pixels.mul_(self.rescale / std).sub_(mean / std)
