@@ -1,0 +1,110 @@
+"""Choose hyper-parameters without a test label: on the labelled rows alone.
+
+    python benchmarks/holdout.py FEATURES.npz --method dts --set epsilon=1 --set tau_max=0.8 --epochs 40 --folds 2
+
+In each fold every second known class plays novel (its labels are hidden), and a quarter of the labelled rows of every class is
+held out. The method trains on all other rows; heads are matched to classes on the training rows whose label we know, and the
+balanced accuracy on the held-out rows is printed for all, for the classes that stayed known, and for those that played novel.
+Neither the truth of unlabelled rows nor the test set is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import yaml
+
+from rowssl.data.loader import ArraySource, FeatureAugmentation, Feed
+from rowssl.evaluate import fit_matching
+from rowssl.methods import build_method
+from rowssl.nn.tails import AdapterTail
+from rowssl.train import Optimisation, train
+
+
+def fold_of(labels: np.ndarray, fold: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Places of classes (those that stay known first), held-out rows, training rows, and how many stay known."""
+    classes = np.unique(labels[labels >= 0])
+    known = classes[fold % 2 :: 2]
+    order = np.concatenate([known, np.setdiff1d(classes, known)])
+    place = np.full(classes.max() + 2, -1)  # the last entry answers for -1
+    place[order] = np.arange(len(order))
+    rng = np.random.default_rng([fold, 51])
+    held = [rng.permutation(np.flatnonzero(labels == c)) for c in classes]
+    hold = np.sort(np.concatenate([rows[: max(1, len(rows) // 4)] for rows in held if len(rows) > 1]))
+    return place, hold, np.setdiff1d(np.arange(len(labels)), hold), len(known)
+
+
+def balanced(assigned: np.ndarray, truth: np.ndarray, classes: Sequence[int]) -> float:
+    """Mean recall over the classes that occur, in percent."""
+    present = [c for c in classes if (truth == c).any()]
+    return 100 * float(np.mean([(assigned[truth == c] == c).mean() for c in present]))
+
+
+def run_fold(options: argparse.Namespace, data: dict[str, np.ndarray], fold: int) -> dict[int, tuple[float, ...]]:
+    """Held-out accuracies (all, known, playing novel) at the epochs asked for."""
+    place, hold, rows, n_known = fold_of(data["labels"], fold)
+    seen, truth = place[data["labels"][rows]], place[data["labels"][hold]]
+    targets = np.where(seen < n_known, seen, -1)
+    views = data["views"][:, rows] if "views" in data else None
+    augmentation = FeatureAugmentation(mix=options.mix if views is not None else 0.0, noise=options.noise)
+    seed = options.seed + fold
+    feed = Feed(
+        ArraySource(data["embeddings"][rows], views), targets,
+        batch_size=128, epochs=options.epochs, seed=seed, augmentation=augmentation,
+    )  # fmt: skip
+    tail = AdapterTail(data["embeddings"].shape[1], options.hidden, seed=seed)
+    chosen = {key: yaml.safe_load(value) for key, _, value in (item.partition("=") for item in options.set)}
+    method = build_method(
+        options.method, tail, chosen, n_old=n_known, n_classes=options.classes, n_rows=len(rows), seed=seed
+    )
+
+    @torch.no_grad()
+    def heads(x: np.ndarray) -> np.ndarray:
+        return method.predict_logits(torch.from_numpy(np.asarray(x, dtype=np.float32))).argmax(1).numpy()
+
+    found = {}
+    for epoch in train(method, feed, Optimisation(lr=options.lr)):
+        if epoch.number in options.at or epoch.number == epoch.of:
+            labelled, classes = seen >= 0, int(place.max()) + 1
+            matching = fit_matching(
+                heads(data["embeddings"][rows])[labelled], seen[labelled], n_clusters=options.classes, n_classes=classes
+            )
+            assigned = matching.apply(heads(data["embeddings"][hold]))
+            groups = (range(classes), range(n_known), range(n_known, classes))
+            found[epoch.number] = tuple(balanced(assigned, truth, group) for group in groups)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("features", help=".npz with embeddings, labels (-1 = unlabelled) and perhaps views")
+    parser.add_argument("--method", default="dts")
+    parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE")
+    parser.add_argument("--classes", type=int, default=100)
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--at", type=int, nargs="*", default=[], help="also print after these epochs")
+    parser.add_argument("--folds", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--hidden", type=int, default=None)
+    parser.add_argument("--mix", type=float, default=1.0)
+    parser.add_argument("--noise", type=float, default=0.5)
+    options = parser.parse_args()
+    with np.load(options.features, allow_pickle=False) as file:
+        data = {key: file[key] for key in ("embeddings", "labels", "views") if key in file}
+    folds = [run_fold(options, data, fold) for fold in range(options.folds)]
+    for epoch in folds[0]:
+        values = np.array([fold[epoch] for fold in folds])
+        mean = " / ".join(f"{v:.1f}" for v in values.mean(0))
+        each = ", ".join(f"{v:.1f}" for v in values[:, 0])
+        print(
+            f"{options.method} {' '.join(options.set)} epoch {epoch}: all / known / novel {mean} (folds {each})",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
