@@ -11,14 +11,13 @@ Neither the truth of unlabelled rows nor the test set is read.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 import numpy as np
 import torch
 import yaml
 
 from rowssl.data.loader import ArraySource, FeatureAugmentation, Feed
-from rowssl.evaluate import fit_matching
+from rowssl.evaluate import evaluate
 from rowssl.methods import build_method
 from rowssl.nn.tails import AdapterTail
 from rowssl.train import Optimisation, train
@@ -35,12 +34,6 @@ def fold_of(labels: np.ndarray, fold: int) -> tuple[np.ndarray, np.ndarray, np.n
     held = [rng.permutation(np.flatnonzero(labels == c)) for c in classes]
     hold = np.sort(np.concatenate([rows[: max(1, len(rows) // 4)] for rows in held if len(rows) > 1]))
     return place, hold, np.setdiff1d(np.arange(len(labels)), hold), len(known)
-
-
-def balanced(assigned: np.ndarray, truth: np.ndarray, classes: Sequence[int]) -> float:
-    """Mean recall over the classes that occur, in percent."""
-    present = [c for c in classes if (truth == c).any()]
-    return 100 * float(np.mean([(assigned[truth == c] == c).mean() for c in present]))
 
 
 def run_fold(options: argparse.Namespace, data: dict[str, np.ndarray], fold: int) -> dict[int, tuple[float, ...]]:
@@ -68,13 +61,17 @@ def run_fold(options: argparse.Namespace, data: dict[str, np.ndarray], fold: int
     found = {}
     for epoch in train(method, feed, Optimisation(lr=options.lr)):
         if epoch.number in options.at or epoch.number == epoch.of:
-            labelled, classes = seen >= 0, int(place.max()) + 1
-            matching = fit_matching(
-                heads(data["embeddings"][rows])[labelled], seen[labelled], n_clusters=options.classes, n_classes=classes
-            )
-            assigned = matching.apply(heads(data["embeddings"][hold]))
-            groups = (range(classes), range(n_known), range(n_known, classes))
-            found[epoch.number] = tuple(balanced(assigned, truth, group) for group in groups)
+            labelled = seen >= 0
+            metrics = evaluate(
+                train_predicted=heads(data["embeddings"][rows])[labelled],
+                train_truth=seen[labelled],
+                test_predicted=heads(data["embeddings"][hold]),
+                test_truth=truth,
+                n_old=n_known,
+                n_classes=int(place.max()) + 1,
+                n_clusters=options.classes,
+            ).metrics["in_bacc"]
+            found[epoch.number] = tuple(metrics[group] for group in ("all", "old", "new"))
     return found
 
 

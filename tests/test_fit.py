@@ -75,6 +75,15 @@ def test_the_same_configuration_gives_the_same_weights(tmp_path):
     assert hashes[0] == hashes[1]
 
 
+def test_a_kill_between_the_last_checkpoint_and_its_line_loses_no_line(tmp_path):
+    fit(build_config(small("simgcd")), tmp_path / "run")
+    log = tmp_path / "run" / "metrics.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
+    run = fit(build_config(small("simgcd")), tmp_path / "run")
+    assert [row["epoch"] for row in run.curves] == [1, 2, 3]
+    assert [json.loads(line)["epoch"] for line in log.read_text().splitlines()] == [1, 2, 3]
+
+
 def test_another_configuration_in_the_same_folder_is_refused(tmp_path):
     fit(build_config(small("simgcd")), tmp_path / "run")
     with pytest.raises(InputError, match="other options"):

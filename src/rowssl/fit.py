@@ -24,6 +24,7 @@ from rowssl.config import RunConfig
 from rowssl.data.loader import FeatureAugmentation, Feed
 from rowssl.data.profiles import frequency_groups
 from rowssl.density import tail_discovery
+from rowssl.epoch_log import EpochLog
 from rowssl.errors import InputError
 from rowssl.evaluate import Evaluation, evaluate
 from rowssl.features import Features, open_features
@@ -197,27 +198,20 @@ def run_training(
         save_seconds=config.train.save_seconds,
     )
     checkpoints = None if out is None else Checkpoints(out / "checkpoints")
-    log = None if out is None else out / "metrics.jsonl"
-    lines: dict[int, dict[str, Any]] = {}
-    if log is not None and log.exists():
-        lines = {row["epoch"]: row for row in map(json.loads, log.read_text().splitlines())}
+    log = EpochLog(out / "metrics.jsonl" if out is not None and distributed.rank() == 0 else None)
     shown = bar(f"training {config.method.name}, epoch", feed.epochs, enabled=distributed.rank() == 0)
     with threads_for(feed.batch_size * method.out_dim), shown as progress:
         for epoch in train(method, feed, options, checkpoints=checkpoints, identity=identity):
+            log.recover(checkpoints)
             row: dict[str, Any] = epoch.row()
-            before = checkpoints.restored.get("epoch") if checkpoints else None
-            if before is not None:
-                lines.setdefault(before["epoch"], before)
             if epoch.number % config.train.evaluate_every == 0 or epoch.number == epoch.of:
                 row["phi"] = tail_measure(method, feed, problem)
-            lines[epoch.number] = row
-            lines = {number: line for number, line in lines.items() if number <= epoch.number}
-            if log is not None and distributed.rank() == 0:
-                write_text(log, "".join(json.dumps(lines[n]) + "\n" for n in sorted(lines)))
+            log.add(row)
             progress.advance(to=epoch.number, note=f"loss {sum(epoch.losses.values()):.3f}")
+    log.recover(checkpoints)  # also when the checkpoint was the last one and there was nothing left to train
     for problem_text in checkpoints.problems if checkpoints else ():
         say(f"passed over a damaged checkpoint: {problem_text}")
-    return [lines[n] for n in sorted(lines)]
+    return log.rows()
 
 
 @torch.no_grad()

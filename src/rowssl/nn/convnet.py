@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rowssl.nn.standard import Standardised
+
 
 class ResidualBlock(nn.Module):
     """Two 3 x 3 convolutions that halve the side, (B, c, H, W) -> (B, c', H/2, W/2)."""
@@ -27,7 +29,7 @@ class ResidualBlock(nn.Module):
         return branch + self.shortcut(F.avg_pool2d(x, 2, ceil_mode=True))
 
 
-class ConvNet(nn.Module):
+class ConvNet(Standardised):
     """Normalised pixels (B, 3, H, W) -> pooled feature (B, out_dim); any side of at least 8 pixels.
 
     Parameters
@@ -38,18 +40,13 @@ class ConvNet(nn.Module):
         Decides the initial weights alone; no global random state is read or changed.
     """
 
-    gain: Tensor
-    centre: Tensor
-
     def __init__(self, widths: tuple[int, ...] = (32, 64, 128, 256), *, seed: int = 0) -> None:
-        super().__init__()
+        super().__init__(widths[-1])
         with torch.random.fork_rng(devices=[]):  # the default initialisation draws; it is overwritten below
             self.stem = nn.Conv2d(3, widths[0], 3, padding=1, bias=False)
             self.stages = nn.ModuleList(ResidualBlock(a, b) for a, b in pairwise(widths))
             self.norm = nn.GroupNorm(8, widths[-1])
         self.out_dim = widths[-1]
-        self.register_buffer("gain", torch.ones(()))
-        self.register_buffer("centre", torch.zeros(widths[-1]))
         generator = torch.Generator().manual_seed(seed)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -57,19 +54,18 @@ class ConvNet(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, pixels: Tensor) -> None:
-        """Set `centre` and `gain` from a sample of the training set, such that a feature starts with mean 0, variance 1.
+        """Standardise the output by a sample of the training set.
 
         Untrained activations after a ReLU have a large common part: all cosines would be nearly 1, and a classifier by
         cosine would put every picture into one class.
         """
-        self.centre.zero_()
-        self.gain.fill_(1.0)
-        z = torch.cat([self(part) for part in pixels.split(256)])
-        self.centre.copy_(z.mean(0))
-        self.gain.copy_(1 / (z - self.centre).square().mean().sqrt().clamp_min(1e-6))
+        self.fit_standard(torch.cat([self._pooled(part) for part in pixels.split(256)]))
 
-    def forward(self, pixels: Tensor) -> Tensor:
+    def _pooled(self, pixels: Tensor) -> Tensor:
         x = self.stem(pixels)
         for stage in self.stages:
             x = stage(x)
-        return self.gain * (F.relu(self.norm(x)).mean(dim=(2, 3)) - self.centre)
+        return F.relu(self.norm(x)).mean(dim=(2, 3))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return self.standard(self._pooled(pixels))

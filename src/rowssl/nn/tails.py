@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rowssl.nn.convnet import ConvNet
+from rowssl.nn.standard import Standardised
 from rowssl.nn.vit import LastBlocks
 
 __all__ = ["AdapterTail", "BlockTail", "ConvNet", "Frozen", "Pool", "StageTail"]
@@ -67,7 +68,7 @@ class StageTail(nn.Module):
         return self.pool(self.stage(x))
 
 
-class AdapterTail(nn.Module):
+class AdapterTail(Standardised):
     """Residual MLP on a pooled feature, z = y + scale * W2 gelu(W1 norm(y)), y = gain (x - centre): (B, dim) -> (B, dim).
 
     W2 starts at zero, so the tail starts as y: the first features are those of the pretrained network, up to `centre` and
@@ -91,13 +92,10 @@ class AdapterTail(nn.Module):
         Decides W1 alone; no global random state is read or changed.
     """
 
-    gain: Tensor
-    centre: Tensor
-
     def __init__(
         self, dim: int, hidden: int | None = None, dropout: float = 0.0, *, scale: float = 1.0, seed: int = 0
     ) -> None:
-        super().__init__()
+        super().__init__(dim)
         hidden = hidden or min(dim, 512)
         self.out_dim = dim
         self.dropout = dropout
@@ -110,17 +108,13 @@ class AdapterTail(nn.Module):
         nn.init.zeros_(self.fc1.bias)
         nn.init.zeros_(self.fc2.weight)
         nn.init.zeros_(self.fc2.bias)
-        self.register_buffer("gain", torch.ones(()))
-        self.register_buffer("centre", torch.zeros(dim))
 
-    @torch.no_grad()
     def calibrate(self, x: Tensor) -> None:
-        """Set `centre` and `gain` from a sample of trunk outputs, (n, dim)."""
-        self.centre.copy_(x.float().mean(0))
-        self.gain.copy_(1 / (x.float() - self.centre).square().mean().sqrt().clamp_min(1e-6))
+        """Standardise the input by a sample of trunk outputs, (n, dim)."""
+        self.fit_standard(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.gain * (x - self.centre)
+        y = self.standard(x)
         hidden = F.gelu(self.fc1(self.norm(y)))
         hidden = F.dropout(hidden, self.dropout, self.training)
         return y + self.scale * self.fc2(hidden)
