@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 def neighbour_density(similarity: Tensor, k: int, *, weighting: str = "rank", scale: str = "mean") -> Tensor:
-    """d_j of Eq. (5) from similarities to the queue: (M, Q) -> (M,).
+    """d_j of Eq. (6) from similarities to the queue: (M, Q) -> (M,).
 
     `weighting`: "rank" gives the nearest of the K neighbours weight K and the farthest 1 (Dudani); "uniform" weighs alike.
     `scale`: "mean" keeps d in [-1, 1]; "sum" multiplies by K, as the public code's broadcasting does.
@@ -28,7 +28,7 @@ def neighbour_density(similarity: Tensor, k: int, *, weighting: str = "rank", sc
 
 
 def dynamic_temperature(score: Tensor, low: Tensor, high: Tensor, tau_min: float, tau_max: float) -> Tensor:
-    """tau(x_i) of Eq. (8): sparse (tail) anchors get tau_min, dense (head) ones tau_max. (B,) -> (B,).
+    """tau(x_i) of Eq. (9): sparse (tail) anchors get tau_min, dense (head) ones tau_max. (B,) -> (B,).
 
     `low` and `high` are the least and greatest density of all prototypes; where they are equal the middle is used.
     """
@@ -45,7 +45,7 @@ def group_mean(rows: Tensor, group: Tensor, groups: int) -> tuple[Tensor, Tensor
 
 
 def update_prototypes(prototypes: Tensor, keys: Tensor, assigned: Tensor, momentum: float) -> Tensor:
-    """Eq. (7): m_j <- normalise(lambda m_j + (1 - lambda) mean of its keys); a prototype without keys stays as it is."""
+    """Eq. (8): m_j <- normalise(lambda m_j + (1 - lambda) mean of its keys); a prototype without keys stays as it is."""
     mean, _ = group_mean(keys, assigned, len(prototypes))
     return F.normalize(momentum * prototypes + (1 - momentum) * mean, dim=1)
 
@@ -82,7 +82,7 @@ class ClassStatistics(nn.Module):
 
 
 def refresh_uncertainty(u: Tensor, fresh: Tensor, *, momentum: float = 0.0, empty: str = "zero") -> Tensor:
-    """u of Eq. (9) from this epoch's standard deviations (C,), smoothed by `momentum` (0 in the paper, 0.9 in its code).
+    """u of Eq. (10) from this epoch's standard deviations (C,), smoothed by `momentum` (0 in the paper, 0.9 in its code).
 
     A class whose standard deviation is 0 (none or one sample) is "empty": "zero", "keep" the previous value, or "one".
     """

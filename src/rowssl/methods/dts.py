@@ -36,7 +36,7 @@ from rowssl.types import Batch, Step
 
 
 class DTS(Method):
-    """Two uses of tailedness: a temperature per anchor (Eq. 8) and a class uncertainty in the pseudo-labels (Eq. 10)."""
+    """Two uses of tailedness: a temperature per anchor (Eq. 9) and a class uncertainty in the pseudo-labels (Eq. 11)."""
 
     prototypes: Tensor  # m_j, (M, d)
     u: Tensor  # class uncertainty, (C,)
@@ -124,7 +124,7 @@ class DTS(Method):
         )
 
     def _pseudo_labels(self, o: tuple[Tensor, Tensor], batch: Batch) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """Eq. (10): q = softmax((f(z') + lambda_var u) / tau_t), the label itself where there is one; class of S^c."""
+        """Eq. (11): q = softmax((f(z') + lambda_var u) / tau_t), the label itself where there is one; class of S^c."""
         opt = self.options
         tau_t = teacher_temperature(batch.epoch, *opt.tau_t, opt.tau_t_epochs, opt.tau_t_shape)
         labelled = batch.target >= 0
@@ -138,7 +138,7 @@ class DTS(Method):
         return (q[0], q[1]), torch.where(labelled, batch.target, guess.argmax(1))
 
     def _scores(self, b: Tensor, keys: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Tailedness scores s_i of Eq. (6) and their range, on the queue and the prototypes before this step."""
+        """Tailedness scores s_i of Eq. (7) and their range, on the queue and the prototypes before this step."""
         opt = self.options
         to_queue, to_batch = self.prototypes @ keys.T, self.prototypes @ b.T  # (M, Q), (M, B)
         if opt.score == "loss":
@@ -156,7 +156,7 @@ class DTS(Method):
         return {"to_queue": to_queue, "to_batch": to_batch, "s": s, "low": low, "high": high}
 
     def _temperature(self, extras: dict[str, Tensor], batch: Batch) -> Tensor | float:
-        """tau(x_i), Eq. (8), or what the ablations put in its place."""
+        """tau(x_i), Eq. (9), or what the ablations put in its place."""
         opt = self.options
         if opt.temperature == "constant":
             return opt.tau_constant
@@ -188,7 +188,7 @@ class DTS(Method):
 
     @torch.no_grad()
     def after_step(self, batch: Batch, step: Step) -> None:
-        """Key network, queue, prototypes (Eq. 7), and at the end of an epoch the class uncertainty (Eq. 9)."""
+        """Key network, queue, prototypes (Eq. 8), and at the end of an epoch the class uncertainty (Eq. 10)."""
         opt, e = self.options, step.extras
         self.key.follow(nn.Sequential(self.tail, self.projector))
         slots = self.queue.slots(len(e["b"]))

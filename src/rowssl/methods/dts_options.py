@@ -43,12 +43,12 @@ class DTSOptions:
     knn_weighting: Literal["rank", "uniform"] = "rank"
     density_scale: Literal["mean", "sum"] = "mean"
     proto_init: Literal["queue", "train"] = "queue"  # k-means on Q random rows' keys, or on two views of all rows
-    proto_update: Literal["queue", "batch"] = "queue"  # Eq. (7) over the queue, or over the batch's keys
+    proto_update: Literal["queue", "batch"] = "queue"  # Eq. (8) over the queue, or over the batch's keys
     lambda_tail: Share = 0.9
-    tau_min: Positive = 0.05  # Eq. (8)
+    tau_min: Positive = 0.05  # Eq. (9)
     tau_max: Positive = 1.0
 
-    lambda_var: float = 1.0  # Eq. (10)
+    lambda_var: float = 1.0  # Eq. (11)
     u_scale: float = 1.0
     u_mask: Literal["all", "top1"] = "all"  # u enters every logit, or only the largest
     u_momentum: Share = 0.0  # 0: std of this epoch; 0.9: smoothed
