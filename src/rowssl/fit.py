@@ -140,7 +140,7 @@ def require_truth(problem: Problem, what: str) -> np.ndarray:
 
 def uses_oracle(options: dict[str, Any]) -> bool:
     """Whether a method option asks for the true classes."""
-    return "true_prior" in options.values()
+    return any(value in ("true_prior", "oracle") for value in options.values() if isinstance(value, str))
 
 
 def class_count(config: RunConfig, problem: Problem, features: Features) -> tuple[int, str]:

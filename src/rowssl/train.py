@@ -98,6 +98,10 @@ def train(
     saved, began, totals, steps = time.monotonic(), time.monotonic(), dict[str, Tensor](), 0
     for step in range(first, feed.steps):
         batch = feed.batch(step)
+        if step % feed.steps_per_epoch == 0:
+            with torch.no_grad():
+                method.begin_epoch(feed, batch.epoch)
+            method.train()
         for group in optimiser.param_groups:
             group["lr"] = cosine(batch.epoch, batch.epochs, options.lr, options.lr * options.final)
         with torch.autocast("cuda", enabled=feed.device.type == "cuda"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,13 @@ def build(name: str, problem: Problem, *, seed: int = 0, **overrides: Any) -> Me
     kind, options = METHODS[name]
     tail = AdapterTail(problem.embeddings.shape[1], seed=seed)
     sizes = {"n_old": problem.n_old, "n_classes": problem.n_classes, "n_rows": len(problem.truth), "seed": seed}
-    return kind(tail, **sizes, **{"projector_hidden": 64, "projector_out": 32, **options, **overrides})
+    small = {"projector_hidden": 64, "projector_out": 32} if takes_projector(kind) else {}
+    return kind(tail, **sizes, **{**small, **options, **overrides})
+
+
+def takes_projector(kind: type[Method]) -> bool:
+    """Whether a method has the common projector; DTS takes its options through a dataclass."""
+    return kind is DTS or "projector_hidden" in signature(kind.__init__).parameters
 
 
 def feed_of(problem: Problem, *, epochs: int, batch_size: int = 64, seed: int = 0, **more: Any) -> Feed:

@@ -49,6 +49,9 @@ class Method(nn.Module):
             rows = seeded_rows(len(feed), CALIBRATION_ROWS, self.seed)
             calibrate(feed.source.clean(np.sort(rows)).to(feed.device))
 
+    def begin_epoch(self, feed: Feed, epoch: int) -> None:
+        """Before the first step of an epoch, without gradients: what a method estimates from the whole training set."""
+
     def loss(self, batch: Batch) -> Step:
         """Named loss terms of a batch."""
         raise NotImplementedError
