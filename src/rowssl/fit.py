@@ -66,15 +66,18 @@ class Run:
     seconds: float
 
 
-def fit(config: RunConfig, out: Path | None = None) -> Run:
-    """Train one method on one problem; with `out`, keep checkpoints there and write the run directory."""
+def fit(config: RunConfig, out: Path | None = None, *, problem: Problem | None = None) -> Run:
+    """Train one method on one problem; with `out`, keep checkpoints there and write the run directory.
+
+    `problem` takes the place of what `config.data` names, for data that are in memory already.
+    """
     began = time.monotonic()
     check_method(config.method.name, config.method.options)
     distributed.start()
     device = torch.device(
         ("cuda" if torch.cuda.is_available() else "cpu") if config.train.device == "auto" else config.train.device
     )
-    problem = load_problem(config.data)
+    problem = problem or load_problem(config.data)
     tell_skipped(problem)
     features = open_features(problem, config.encoder, seed=config.seed)
     say(
