@@ -12,6 +12,7 @@ Neither the truth of unlabelled rows nor the test set is read.
 from __future__ import annotations
 
 import argparse
+from copy import deepcopy
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ import yaml
 from rowssl.data.loader import ArraySource, FeatureAugmentation, Feed
 from rowssl.evaluate import evaluate
 from rowssl.methods import build_method
+from rowssl.methods.base import Method
 from rowssl.nn.tails import AdapterTail
 from rowssl.train import Optimisation, train
 
@@ -47,7 +49,7 @@ def run_fold(options: argparse.Namespace, data: dict[str, np.ndarray], fold: int
     seed = options.seed + fold
     feed = Feed(
         ArraySource(data["embeddings"][rows], views), targets,
-        batch_size=128, epochs=options.epochs, seed=seed, augmentation=augmentation,
+        batch_size=128, epochs=options.epochs, seed=seed, augmentation=augmentation, balance=options.balance,
     )  # fmt: skip
     tail = AdapterTail(data["embeddings"].shape[1], options.hidden, seed=seed)
     chosen = {key: yaml.safe_load(value) for key, _, value in (item.partition("=") for item in options.set)}
@@ -56,23 +58,28 @@ def run_fold(options: argparse.Namespace, data: dict[str, np.ndarray], fold: int
     )
 
     @torch.no_grad()
-    def heads(x: np.ndarray) -> np.ndarray:
-        return method.predict_logits(torch.from_numpy(np.asarray(x, dtype=np.float32))).argmax(1).numpy()
+    def heads(finished: Method, x: np.ndarray) -> np.ndarray:
+        return finished.predict_logits(torch.from_numpy(np.asarray(x, dtype=np.float32))).argmax(1).numpy()
 
     found = {}
-    for epoch in train(method, feed, Optimisation(lr=options.lr)):
-        if epoch.number in options.at or epoch.number == epoch.of:
+    optimisation = Optimisation(lr=options.lr, weight_decay=options.weight_decay)
+    epochs = (epoch.number for epoch in train(method, feed, optimisation)) if method.trains else [options.epochs]
+    for epoch in epochs:
+        if epoch in options.at or epoch == options.epochs:
             labelled = seen >= 0
+            finished = deepcopy(method).eval()  # the read-out of a method without heads must not disturb its training
+            with torch.no_grad():
+                finished.finish(feed)
             metrics = evaluate(
-                train_predicted=heads(data["embeddings"][rows])[labelled],
+                train_predicted=heads(finished, data["embeddings"][rows])[labelled],
                 train_truth=seen[labelled],
-                test_predicted=heads(data["embeddings"][hold]),
+                test_predicted=heads(finished, data["embeddings"][hold]),
                 test_truth=truth,
                 n_old=n_known,
                 n_classes=int(place.max()) + 1,
                 n_clusters=options.classes,
             ).metrics
-            found[epoch.number] = (*(metrics["in_bacc"][group] for group in ("all", "old", "new")), metrics["tr_bacc"]["new"])
+            found[epoch] = (*(metrics["in_bacc"][group] for group in ("all", "old", "new")), metrics["tr_bacc"]["new"])
     return found
 
 
@@ -87,19 +94,23 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--weight-decay", type=float, default=5e-5)
+    parser.add_argument("--balance", type=float, default=0.0, help="see rowssl.data.loader.Feed.draw")
     parser.add_argument("--hidden", type=int, default=None)
     parser.add_argument("--mix", type=float, default=1.0)
     parser.add_argument("--noise", type=float, default=0.5)
     options = parser.parse_args()
     with np.load(options.features, allow_pickle=False) as file:
         data = {key: file[key] for key in ("embeddings", "labels", "views") if key in file}
+    names = ("lr", "weight_decay", "balance", "hidden", "mix", "noise")
+    tuned = "".join(f" {n}={getattr(options, n)}" for n in names if getattr(options, n) != parser.get_default(n))
     folds = [run_fold(options, data, fold) for fold in range(options.folds)]
     for epoch in folds[0]:
         values = np.array([fold[epoch] for fold in folds])
         mean = " / ".join(f"{v:.1f}" for v in values.mean(0)[:3])
         each = ", ".join(f"{v:.1f}" for v in values[:, 0])
         print(
-            f"{options.method} {' '.join(options.set)} epoch {epoch}: all / known / novel {mean} (folds {each}); "
+            f"{options.method} {' '.join(options.set)}{tuned} epoch {epoch}: all / known / novel {mean} (folds {each}); "
             f"training rows that play novel {values.mean(0)[3]:.1f}",
             flush=True,
         )

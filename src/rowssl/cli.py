@@ -189,11 +189,14 @@ def fit(
         merge(content, keys, value)
     run_config = build_config(content, str(config) if config else "options")
 
+    from rowssl.distributed import rank
     from rowssl.evaluate import print_metrics
     from rowssl.fit import fit as run_fit
     from rowssl.progress import out as console
 
     run = run_fit(run_config, out)
+    if rank() != 0:
+        return
     if run.evaluation is not None:
         print_metrics(run.metrics, console)
     console.print(

@@ -211,6 +211,7 @@ def run_training(
                 row["phi"] = tail_measure(method, feed, problem)
             log.add(row)
             progress.advance(to=epoch.number, note=f"loss {sum(epoch.losses.values()):.3f}")
+    log.close()
     log.recover(checkpoints)  # also when the checkpoint was the last one and there was nothing left to train
     for problem_text in checkpoints.problems if checkpoints else ():
         say(f"passed over a damaged checkpoint: {problem_text}")
