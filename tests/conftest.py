@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from finished import Finished
 
 # Before torch is imported anywhere: small tensors on two threads spend their time waiting, and two test processes more so.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,3 +31,17 @@ def shared_dir() -> Path:
 def private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tests never read or write the user's cache."""
     os.environ["ROWSSL_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A finished run on real pictures; whoever changes it copies it first."""
+    from finished import make_finished
+
+    return make_finished(tmp_path_factory.mktemp("finished"))
+
+
+@pytest.fixture
+def own_run(finished: Finished, tmp_path: Path) -> Path:
+    """A copy of the finished run that may be changed."""
+    return Path(shutil.copytree(finished.run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints")))

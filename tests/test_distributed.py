@@ -88,6 +88,9 @@ class DoubleFeed(Feed):
         batch = super().batch(step)
         return replace(batch, views=tuple(view.double() for view in batch.views))
 
+    def chunks(self, rows: np.ndarray | None = None, size: int = 1024) -> Iterator[tuple[np.ndarray, Tensor]]:
+        return ((part, x.double()) for part, x in super().chunks(rows, size))
+
     def view_chunks(self, view: int, size: int = 1024) -> Iterator[tuple[np.ndarray, Tensor]]:
         return ((rows, x.double()) for rows, x in super().view_chunks(view, size))
 

@@ -73,6 +73,8 @@ def write_directory(path: Path, tensors: Mapping[str, Mapping[str, Tensor]], fac
         content = {"format": FORMAT, **facts, "sha256": hashes}
         manifest.write_text(json.dumps({**content, "self": _own_hash(content)}, indent=1), encoding="utf-8")
         _sync(manifest)
+        for name in hashes:  # safetensors writes private files; a model is made to be shared like the rest
+            (temporary / name).chmod(manifest.stat().st_mode & 0o777)
         _sync(temporary)
         if path.exists():
             old = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
@@ -93,8 +95,8 @@ def _own_hash(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-def read_directory(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Tensors and facts of a directory, every file checked against its hash; InputError names the file that is wrong."""
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Facts of a directory alone, checked against their own hash; the tensors are not looked at."""
     try:
         facts = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -105,6 +107,12 @@ def read_directory(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, 
         raise InputError(f"{path / 'manifest.json'} is damaged: it is not what was written.")
     if facts.get("format") != FORMAT:
         raise FormatError(f"{path} has format {facts.get('format')}, this version of rowssl reads format {FORMAT}.")
+    return facts
+
+
+def read_directory(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """Tensors and facts of a directory, every file checked against its hash; InputError names the file that is wrong."""
+    facts = read_manifest(path)
     tensors = {}
     for name, expected in facts["sha256"].items():
         file = path / name

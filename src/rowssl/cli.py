@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from rowssl.cli_bench import bench
+from rowssl.cli_use import use
 from rowssl.errors import InputError
 
 app = typer.Typer(
@@ -18,6 +20,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+METHOD_HELP = "dts [default], simgcd, gcd, bacon, orca, trssl, opencon, promptcal or kmeans."
 Root = Annotated[Path | None, typer.Option("--data-root", help="Folder with the benchmark's files [$ROWSSL_DATA].")]
 Labels = Annotated[Path | None, typer.Option("--labels", help="CSV with some labels: path,label or row,label.")]
 Source = Annotated[
@@ -28,7 +31,7 @@ Source = Annotated[
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where to write the run.")] = Path("rowssl-demo"),
-    method: Annotated[str, typer.Option(help="Which method to run: dts, simgcd or kmeans.")] = "dts",
+    method: Annotated[str, typer.Option(help="Which method to run, see `rowssl fit --help`.")] = "dts",
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
 ) -> None:
     """Run an open-world experiment on bundled handwritten digits and write a report (under a minute)."""
@@ -140,7 +143,12 @@ def fit(
         "run"
     ),
     labels: Labels = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file with any of the options.")] = None,
+    start: Annotated[
+        Path | None, typer.Option("--from", help="Run to go on from, with its corrections as labels; same options.")
+    ] = None,
+    config: Annotated[
+        list[Path] | None, typer.Option(help="YAML file with any of the options; repeat it to lay one over another.")
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option("--data", help="Benchmark: digits, cifar10, cifar100, imagenet100, cub200, herbarium19."),
@@ -157,7 +165,7 @@ def fit(
     image_size: Annotated[int | None, typer.Option(help="Side of the encoder's input in pixels.")] = None,
     views: Annotated[int | None, typer.Option(help="Cached augmented views per image; 0 = augment on the fly.")] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder of the trunk cache [$ROWSSL_CACHE].")] = None,
-    method: Annotated[str | None, typer.Option(help="dts, simgcd or kmeans.")] = None,
+    method: Annotated[str | None, typer.Option(help=METHOD_HELP)] = None,
     classes: Annotated[
         str | None, typer.Option(help="Number of classes, auto (estimated) or oracle (the truth's).")
     ] = None,
@@ -171,9 +179,15 @@ def fit(
     ] = None,
 ) -> None:
     """Train: classify the known classes, discover the novel ones, write the run directory."""
-    from rowssl.config import build_config, load_config, merge
+    from rowssl.config import build_config, flatten, load_config, merge
 
-    content = load_config(config)
+    content: dict[str, Any] = {}
+    if start is not None:
+        from rowssl.continued import continued_content
+
+        content = continued_content(start, with_data=source is None and data is None)
+    for keys, value in flatten(load_config(config or [])):
+        merge(content, keys, value)
     given: dict[str, Any] = {
         "data.source": source, "data.labels": labels, "data.name": data, "data.data_root": data_root,
         "data.split": split_file, "data.protocol": protocol, "data.setting": setting, "data.gamma": gamma,
@@ -185,9 +199,9 @@ def fit(
     for key, value in given.items():
         if value is not None:
             merge(content, key.split("."), str(value) if isinstance(value, Path) else value)
-    for keys, value in flatten(load_config(None, overrides or [])):
+    for keys, value in flatten(load_config([], overrides or [])):
         merge(content, keys, value)
-    run_config = build_config(content, str(config) if config else "options")
+    run_config = build_config(content, " + ".join(map(str, config)) if config else "options")
 
     from rowssl.distributed import rank
     from rowssl.evaluate import print_metrics
@@ -206,15 +220,10 @@ def fit(
     )
 
 
-def flatten(content: dict[str, Any], above: tuple[str, ...] = ()) -> list[tuple[list[str], Any]]:
-    """Nested keys and their values."""
-    rows: list[tuple[list[str], Any]] = []
-    for key, value in content.items():
-        if isinstance(value, dict) and value:
-            rows += flatten(value, (*above, key))
-        else:
-            rows.append(([*above, key], value))
-    return rows
+app.command()(bench)
+
+
+app.add_typer(use)
 
 
 def main() -> None:

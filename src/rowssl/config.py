@@ -87,6 +87,7 @@ class RunConfig(Strict):
     train: TrainConfig = TrainConfig()
     classes: int | Literal["auto", "oracle"] | None = None  # None: oracle for benchmarks, auto for a user's data
     seed: int = Field(default=0, ge=0)
+    start: str | None = None  # run directory to start from: its weights, its classes, and the corrections made in it
 
     def identity(self, *facts: str) -> str:
         """sha256 over the options that decide the result, and further facts (fingerprints of data and encoder)."""
@@ -94,6 +95,7 @@ class RunConfig(Strict):
         for name in ("save_seconds", "evaluate_every"):
             del content["train"][name]
         del content["encoder"]["cache"]
+        del content["start"]  # its place decides nothing, its content is one of the facts
         text = json.dumps([content, *facts], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -108,18 +110,20 @@ def build_config(content: dict[str, Any], where: str = "options") -> RunConfig:
         raise InputError(f"{where}: {key}: {first['msg'].lower()}.") from error
 
 
-def load_config(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """A YAML file's content with `a.b=c` overrides applied; values are read as YAML."""
+def load_config(paths: Sequence[Path] = (), overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """YAML files laid over each other in order, then `a.b=c` overrides; values are read as YAML."""
     import yaml
 
-    content: Any = {}
-    if path is not None:
+    content: dict[str, Any] = {}
+    for path in paths:
         try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+            layer = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise InputError(f"{path} cannot be read as YAML: {str(error).splitlines()[0]}.") from error
-        if not isinstance(content, dict):
-            raise InputError(f"{path} must hold keys and values, not a {type(content).__name__}.")
+        if not isinstance(layer, dict):
+            raise InputError(f"{path} must hold keys and values, not a {type(layer).__name__}.")
+        for keys, value in flatten(layer):
+            merge(content, keys, value, where=str(path))
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key:
@@ -132,11 +136,22 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, A
     return content
 
 
-def merge(content: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+def flatten(content: dict[str, Any], above: tuple[str, ...] = ()) -> list[tuple[list[str], Any]]:
+    """Nested keys and their values."""
+    rows: list[tuple[list[str], Any]] = []
+    for key, value in content.items():
+        if isinstance(value, dict) and value:
+            rows += flatten(value, (*above, str(key)))
+        else:
+            rows.append(([*above, str(key)], value))
+    return rows
+
+
+def merge(content: dict[str, Any], keys: Sequence[str], value: Any, where: str = "--set") -> None:
     """Set a nested key in place."""
     *parents, last = keys
     for key in parents:
         content = content.setdefault(key, {})
         if not isinstance(content, dict):
-            raise InputError(f"--set {'.'.join(keys)}: {key} is not a group of options.")
+            raise InputError(f"{where} {'.'.join(keys)}: {key} is not a group of options.")
     content[last] = value

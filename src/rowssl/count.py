@@ -1,109 +1,154 @@
-"""How many classes: GCD's search over k for the k-means that agrees best with the labels there are (methods of section 7).
+"""How many classes there are: several estimators of one kind, each with an interval, and the one `--classes auto` uses.
 
-For each k, k-means clusters labelled and unlabelled rows; the objective is the matched accuracy on the labelled rows alone.
-It is a noisy step function, so the best k that was evaluated counts, not the optimiser's last position.
+`density` counts clusters in units of the known classes, `gcd` and `balanced` search the k-means that agrees best with the
+labels, `heads` trains too many heads and drops the idle ones. All work on the encoder's features before training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
-from rowssl.cluster import hungarian, kmeans
 from rowssl.data.loader import Source
-from rowssl.progress import bar
+from rowssl.errors import InputError
 
-SAMPLE = 20_000  # rows used at the most; all labelled ones are among them as far as they fit
+SAMPLE = 20_000  # rows used at the most, drawn evenly so that the labelled share stays what it is
+CHUNK = 1024
+AUTO = "density"  # what `--classes auto` uses; without labels it hands over to the silhouette by itself
+ESTIMATORS = ("density", "gcd", "balanced", "heads")
 
 
 @dataclass(frozen=True)
 class CountEstimate:
-    """The estimate, an interval of k that do about as well, and the score of every k tried."""
+    """One estimator's answer.
+
+    Attributes
+    ----------
+    best, low, high
+        The number, and an interval around it: low <= best <= high. What it covers is in `docs/counting.md`.
+    scores
+        The search: what `value` says of each entry of `axis`.
+    name, seconds
+        Which estimator, and how long it took.
+    axis, value
+        What the keys and the values of `scores` are.
+    marked
+        The key of `scores` the estimate was read at.
+    note
+        One sentence on how sure the estimate is, empty if there is nothing to say.
+    """
 
     best: int
     low: int
     high: int
     scores: dict[int, float]
+    name: str = ""
+    seconds: float = 0.0
+    axis: str = "number of clusters k"
+    value: str = "score"
+    marked: int | None = None
+    note: str = ""
 
 
-def labelled_accuracy(cluster: np.ndarray, target: np.ndarray, k: int, n_old: int) -> float:
-    """Matched share of the labelled rows: (n,), (n,) -> [0, 1]."""
-    counts = np.bincount(cluster * n_old + target, minlength=k * n_old).reshape(k, n_old)
-    rows, columns = hungarian(counts)
-    return float(counts[rows, columns].sum() / len(target))
+@dataclass(frozen=True)
+class CountData:
+    """What every estimator sees: unit features, targets below `n_old` or -1, and the range to search."""
+
+    x: Tensor  # (N, d)
+    target: np.ndarray  # (N,)
+    n_old: int
+    low: int
+    high: int
+    seed: int = 0
+    max_classes: int | None = None  # as the user gave it
+
+    @property
+    def labelled(self) -> np.ndarray:
+        """(N,) mask."""
+        return self.target >= 0
 
 
 @torch.no_grad()
-def estimate_classes(
+def count_data(
     source: Source, tail: nn.Module, targets: np.ndarray, n_old: int, *, seed: int = 0, max_classes: int | None = None
-) -> CountEstimate:
-    """Estimate the number of classes from the encoder's features.
+) -> CountData:
+    """Unit features of all rows, or of a sample, computed once for all estimators.
 
     Parameters
     ----------
     source, tail
         Trunk outputs, and what turns them into features (the encoder's tail before training).
     targets
-        (N,) class ids below `n_old`, -1 = unlabelled. Without any label the silhouette takes the place of accuracy.
+        (N,) class ids below `n_old`, -1 = unlabelled.
     max_classes
-        Upper end of the search; by default 4 times the known classes, at least 20, at most a quarter of the rows.
+        Upper end of all searches; by default 4 times the known classes, at least 20, at most a quarter of the rows.
     """
-    labelled = np.flatnonzero(targets >= 0)
-    rest = np.random.default_rng([seed, 31]).permutation(np.flatnonzero(targets < 0))
-    rows = np.sort(np.concatenate([labelled[:SAMPLE], rest[: max(0, SAMPLE - len(labelled))]]))
-    chunks = [tail(source.clean(rows[begin : begin + 1024])) for begin in range(0, len(rows), 1024)]
-    x = F.normalize(torch.cat(chunks), dim=1)
-    target = targets[rows]
-    known = target >= 0
-    low, high = max(2, n_old), max_classes or max(20, 4 * n_old)
-    high = max(low, min(high, max(2, len(rows) // 4)))
-
-    scores: dict[int, float] = {}
-
-    with bar("counting classes, values of k tried") as progress:
-
-        def score(k: int) -> float:
-            if k not in scores:
-                found = kmeans(x, k, seed=seed, n_init=3).labels.numpy()
-                good = (
-                    labelled_accuracy(found[known], target[known], k, n_old) if n_old else _silhouette(x, found, seed)
-                )
-                scores[k] = good
-                progress.advance(note=f"k = {k}: {good:.3f}")
-            return scores[k]
-
-        _golden(low, high, score)
-    best = max(scores, key=lambda k: (scores[k], -k))
-    error = np.sqrt(max(scores[best] * (1 - scores[best]), 1e-6) / max(1, int(known.sum()) if n_old else len(rows)))
-    close = [k for k, value in scores.items() if value >= scores[best] - error]
-    return CountEstimate(best, min(close), max(close), dict(sorted(scores.items())))
+    if max_classes is not None and max_classes < max(2, n_old):
+        raise InputError(f"--max-classes {max_classes} is less than the {max(2, n_old)} classes there are at least.")
+    rows = sample_rows(targets, n_old, SAMPLE, seed)
+    chunks = [tail(source.clean(rows[begin : begin + CHUNK])) for begin in range(0, len(rows), CHUNK)]
+    x = F.normalize(torch.cat(chunks).flatten(1).float(), dim=1)
+    low = max(2, n_old)
+    high = max_classes or max(20, 4 * n_old)
+    return CountData(
+        x, targets[rows], n_old, low, max(low, min(high, max(2, len(rows) // 4))), seed=seed, max_classes=max_classes
+    )
 
 
-def _golden(low: int, high: int, score: Callable[[int], float]) -> None:
-    """Golden-section search for a maximum over whole numbers; ends with every number of the last small interval."""
-    ratio = (5**0.5 - 1) / 2
-    while high - low > 3:
-        left, right = round(high - ratio * (high - low)), round(low + ratio * (high - low))
-        if left >= right:  # rounding: what is left is small enough to try in full
-            break
-        if score(left) >= score(right):
-            high = right
-        else:
-            low = left
-    for k in range(low, high + 1):
-        score(k)
+def sample_rows(targets: np.ndarray, n_old: int, size: int, seed: int) -> np.ndarray:
+    """At most about `size` rows, evenly drawn; of every known class two labelled ones (or its only one) are among them."""
+    if len(targets) <= size:
+        return np.arange(len(targets))
+    order = np.random.default_rng([seed, 31]).permutation(len(targets))
+    kept = [order[:size]]
+    for known in range(n_old):
+        kept.append(order[targets[order] == known][:2])
+    return np.unique(np.concatenate(kept))
 
 
-def _silhouette(x: torch.Tensor, cluster: np.ndarray, seed: int) -> float:
-    """Mean silhouette of a sample of rows, cosine distance."""
-    from sklearn.metrics import silhouette_score
+def run_estimator(name: str, data: CountData, *, base: int | None = None) -> CountEstimate:
+    """One estimator by name, timed; `base` is the estimate that `heads` doubles."""
+    began = time.monotonic()
+    if not (data.target < 0).any() and data.n_old:
+        what = "every row has a label, so there is no novel class"
+        estimate = CountEstimate(data.n_old, data.n_old, data.n_old, {}, note=what)
+    elif name == "density":
+        from rowssl.count_density import density
 
-    if len(np.unique(cluster)) < 2:
-        return -1.0
-    size = min(len(x), 2000)
-    return float(silhouette_score(x.numpy(), cluster, metric="cosine", sample_size=size, random_state=seed))
+        estimate = density(data)
+    elif name in ("gcd", "balanced"):
+        from rowssl.count_search import search
+
+        estimate = search(data, balanced=name == "balanced")
+    elif name == "heads":
+        from rowssl.count_heads import heads
+
+        estimate = heads(data, base or run_estimator(AUTO, data).best)
+    else:
+        raise InputError(f"There is no estimator {name!r}: choose among {', '.join(ESTIMATORS)}.")
+    low, high = min(estimate.low, estimate.best), max(estimate.high, estimate.best)
+    return replace(estimate, low=low, high=high, name=name, seconds=time.monotonic() - began)
+
+
+def estimate_all(data: CountData, names: Sequence[str] = ESTIMATORS) -> list[CountEstimate]:
+    """Every estimator on the same features, the one `--classes auto` uses first; `heads` doubles that one's number."""
+    unknown = [name for name in names if name not in ESTIMATORS]
+    if unknown:
+        raise InputError(f"There is no estimator {unknown[0]!r}: choose among {', '.join(ESTIMATORS)}.")
+    first = run_estimator(AUTO, data)
+    rest = [run_estimator(name, data, base=first.best) for name in names if name != AUTO]
+    return [first, *rest]
+
+
+@torch.no_grad()
+def estimate_classes(
+    source: Source, tail: nn.Module, targets: np.ndarray, n_old: int, *, seed: int = 0, max_classes: int | None = None
+) -> CountEstimate:
+    """The number of classes as `--classes auto` understands it: see `count_data` for the parameters."""
+    return run_estimator(AUTO, count_data(source, tail, targets, n_old, seed=seed, max_classes=max_classes))

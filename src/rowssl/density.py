@@ -84,10 +84,13 @@ class ClassStatistics(nn.Module):
 def refresh_uncertainty(u: Tensor, fresh: Tensor, *, momentum: float = 0.0, empty: str = "zero") -> Tensor:
     """u of Eq. (10) from this epoch's standard deviations (C,), smoothed by `momentum` (0 in the paper, 0.9 in its code).
 
-    A class whose standard deviation is 0 (none or one sample) is "empty": "zero", "keep" the previous value, or "one".
+    A class whose standard deviation is 0 (none or one sample) is "empty": "zero", "keep" the previous value, "one", or "max",
+    the largest of this epoch: nothing is less certain than a class without samples, and its head is called back into use.
     """
     smoothed = momentum * u + (1 - momentum) * fresh
-    fallback = {"zero": torch.zeros_like(u), "keep": u, "one": torch.ones_like(u)}[empty]
+    fallback = {"zero": torch.zeros_like(u), "keep": u, "one": torch.ones_like(u), "max": fresh.max().expand_as(u)}[
+        empty
+    ]
     return torch.where(fresh > 0, smoothed, fallback)
 
 

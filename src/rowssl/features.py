@@ -31,8 +31,13 @@ class Features:
     reduction: Reduction | None = None  # between trunk and tail, where pooled features are wide
 
 
-def open_features(problem: Problem, config: EncoderConfig, *, seed: int) -> Features:
-    """Build the encoder, then open (or compute once) what its trunk says of every row."""
+def open_features(
+    problem: Problem, config: EncoderConfig, *, seed: int, reduction: Reduction | None = None
+) -> Features:
+    """Build the encoder, then open (or compute once) what its trunk says of every row.
+
+    `reduction` is one that weights to start from go with; otherwise it is fitted on the rows.
+    """
     table, test = problem.table, problem.test
     name, why = (config.name, "as asked") if config.name else best_available(table.has_images)
     if name == "convnet" and not config.name and _native_size(table) <= TINY:
@@ -55,16 +60,17 @@ def open_features(problem: Problem, config: EncoderConfig, *, seed: int) -> Feat
     whole_test = problem.whole_test or test
     evaluated = whole_test is not None and (problem.test_rows is None or len(problem.test_rows) > 0)
     test_source = _trunk(whole_test, problem.test_rows, encoder, config, 0) if whole_test and evaluated else None
-    return _reduced(Features(encoder, train, test_source, why), config, seed)
+    return _reduced(Features(encoder, train, test_source, why), config, seed, reduction)
 
 
-def _reduced(features: Features, config: EncoderConfig, seed: int) -> Features:
+def _reduced(features: Features, config: EncoderConfig, seed: int, reduction: Reduction | None) -> Features:
     """Shorten wide pooled features, unless views are made on the fly or it is switched off."""
     encoder, train = features.encoder, features.train
     wide = len(encoder.trunk_shape) == 1 and isinstance(encoder.tail, AdapterTail)
     if not wide or config.views == 0 or config.reduce == 0 or encoder.trunk_shape[0] <= config.reduce:
         return features
-    reduction = fit_reduction(train, min(config.reduce, len(train)))
+    if reduction is None or len(reduction.mean) != encoder.trunk_shape[0]:
+        reduction = fit_reduction(train, min(config.reduce, len(train)))
     dim = reduction.components.shape[1]
     tail = AdapterTail(dim, parse_tail(config.tail)[1], seed=seed)
     return replace(

@@ -5,7 +5,6 @@ The same command continues a run that was killed: finished parts (trunk cache, c
 
 from __future__ import annotations
 
-import json
 import resource
 import time
 from collections.abc import Iterator
@@ -17,10 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from rowssl import __version__, distributed
-from rowssl.checkpoint import Checkpoints, write_text
+from rowssl import distributed
+from rowssl.checkpoint import Checkpoints
 from rowssl.cluster import kmeans
 from rowssl.config import RunConfig
+from rowssl.continued import open_start
 from rowssl.data.loader import FeatureAugmentation, Feed
 from rowssl.data.profiles import frequency_groups
 from rowssl.density import tail_discovery
@@ -33,20 +33,12 @@ from rowssl.methods.base import Method
 from rowssl.nn.convnet import ConvNet
 from rowssl.problem import Problem, load_problem
 from rowssl.progress import bar, err
-from rowssl.results import (
-    Answers,
-    ClassIds,
-    answer,
-    name_heads,
-    needs_review,
-    write_classes,
-    write_model,
-    write_predictions,
-)
+from rowssl.results import Answers, ClassIds, answer, name_heads
 from rowssl.train import Optimisation, train
 
 SHOWN_SKIPPED = 10
 SMALL_STEP = 16_384  # entries of a batch of features
+GENTLE = 0.2  # of the usual learning rate, for weights that were trained before
 PAPER_STEPS = 17_000  # 200 epochs of CIFAR-100-LT; larger data need fewer epochs for as many steps
 
 
@@ -64,12 +56,21 @@ class Run:
     metrics: dict[str, Any]
     curves: list[dict[str, Any]]
     seconds: float
+    test_answers: Answers | None = None
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What was run, in words."""
+        from rowssl.report.build import run_facts
+
+        return run_facts(self)
 
 
-def fit(config: RunConfig, out: Path | None = None, *, problem: Problem | None = None) -> Run:
+def fit(config: RunConfig, out: Path | None = None, *, problem: Problem | None = None, report: bool = True) -> Run:
     """Train one method on one problem; with `out`, keep checkpoints there and write the run directory.
 
-    `problem` takes the place of what `config.data` names, for data that are in memory already.
+    `problem` takes the place of what `config.data` names, for data that are in memory already. Without `report` neither
+    report.html nor model/ is written.
     """
     began = time.monotonic()
     check_method(config.method.name, config.method.options)
@@ -79,12 +80,18 @@ def fit(config: RunConfig, out: Path | None = None, *, problem: Problem | None =
     )
     problem = problem or load_problem(config.data)
     tell_skipped(problem)
-    features = open_features(problem, config.encoder, seed=config.seed)
+    start = open_start(config.start, out)
+    problem = problem if start is None else start.problem(problem)
+    reduction = None if start is None else start.reduction
+    features = open_features(problem, config.encoder, seed=config.seed, reduction=reduction)
     say(
         f"{len(problem.table):,} rows, {int((problem.targets >= 0).sum()):,} labelled in {problem.n_old} known classes; "
         f"encoder {features.encoder.name} ({features.why})"
     )
-    classes, how = class_count(config, problem, features)
+    if start is not None and config.classes is None:
+        classes, how = problem.n_old + len(start.others(problem)), f"those of {config.start}"
+    else:
+        classes, how = class_count(config, problem, features)
     say(f"{classes} classes ({how}); method {config.method.name}, seed {config.seed}")
 
     feed = build_feed(config, problem, features, device)
@@ -95,14 +102,18 @@ def fit(config: RunConfig, out: Path | None = None, *, problem: Problem | None =
         config.method.name, features.encoder.tail, options,
         n_old=problem.n_old, n_classes=classes, n_rows=len(problem.table), seed=config.seed,
     ).to(device)  # fmt: skip
-    identity = config.identity(problem.table.fingerprint(), features.encoder.fingerprint, str(classes))
+    if start is not None:
+        start.warm(method, problem, features)
+    beginning = [] if start is None else [start.digest]
+    identity = config.identity(problem.table.fingerprint(), features.encoder.fingerprint, str(classes), *beginning)
     curves = run_training(method, feed, config, problem, out, identity) if method.trains else []
     with torch.no_grad():
         method.finish(feed)
 
     answers = answer(method, features.train, device)
-    evaluation = judge(problem, features, method, answers, classes, device)
-    names = name_heads(problem, answers, classes)
+    test = None if problem.truth is None or features.test is None else answer(method, features.test, device)
+    evaluation = judge(problem, method, answers, test, classes)
+    names = name_heads(problem, answers, classes) if start is None else start.name_heads(problem, answers, classes)
     seconds = time.monotonic() - began
     metrics = {
         **(evaluation.metrics if evaluation else {}),
@@ -113,9 +124,11 @@ def fit(config: RunConfig, out: Path | None = None, *, problem: Problem | None =
         "method": config.method.name,
         "identity": identity,
     }
-    run = Run(config, problem, features, method, answers, names, evaluation, metrics, curves, seconds)
+    run = Run(config, problem, features, method, answers, names, evaluation, metrics, curves, seconds, test)
     if out is not None and distributed.rank() == 0:
-        write_run(run, out)
+        from rowssl.run_files import write_run
+
+        write_run(run, out, report=report)
     return run
 
 
@@ -160,13 +173,17 @@ def class_count(config: RunConfig, problem: Problem, features: Features) -> tupl
     return estimate.best, f"estimated, between {estimate.low} and {estimate.high}"
 
 
+def schedule(config: RunConfig, rows: int) -> tuple[int, int]:
+    """Batch size and epochs for so many training rows."""
+    batch_size = config.train.batch_size or min(128, max(16, 2 ** int(np.log2(max(1, rows // 16)))))
+    usual = int(np.clip(round(PAPER_STEPS / max(1, rows // batch_size)), 20, 200))
+    return batch_size, config.train.epochs or (usual if config.start is None else usual // 4)
+
+
 def build_feed(config: RunConfig, problem: Problem, features: Features, device: torch.device) -> Feed:
     """The training set as the method will see it."""
     options = config.train
-    rows = len(problem.table)
-    batch_size = options.batch_size or min(128, max(16, 2 ** int(np.log2(max(1, rows // 16)))))
-    steps = max(1, rows // batch_size)
-    epochs = options.epochs or int(np.clip(round(PAPER_STEPS / steps), 20, 200))
+    batch_size, epochs = schedule(config, len(problem.table))
     pooled = len(features.train.shape) == 1
     usual = FeatureAugmentation(mix=1.0, noise=0.5) if pooled else FeatureAugmentation()
     asked = {name: getattr(options, name) for name in ("mix", "dropout", "noise")}
@@ -194,8 +211,9 @@ def run_training(
     method: Method, feed: Feed, config: RunConfig, problem: Problem, out: Path | None, identity: str
 ) -> list[dict[str, Any]]:
     """The loop with a progress bar; one line of metrics.jsonl per epoch, kept in step with the checkpoints."""
+    from_scratch = any(isinstance(part, ConvNet) for part in method.tail.modules())
     options = Optimisation(
-        lr=config.train.lr or (0.01 if isinstance(method.tail, ConvNet) else 0.1),
+        lr=config.train.lr or (0.01 if from_scratch else 0.1) * (1.0 if config.start is None else GENTLE),
         momentum=config.train.momentum,
         weight_decay=config.train.weight_decay,
         save_seconds=config.train.save_seconds,
@@ -236,14 +254,11 @@ def tail_measure(method: Method, feed: Feed, problem: Problem) -> dict[str, floa
     return {name: round(tail_discovery(score, member), 4) for name, member in groups.items() if member.any()}
 
 
-def judge(
-    problem: Problem, features: Features, method: Method, answers: Answers, classes: int, device: torch.device
-) -> Evaluation | None:
+def judge(problem: Problem, method: Method, answers: Answers, test: Answers | None, classes: int) -> Evaluation | None:
     """Every number of the protocol, when there is a truth to judge by."""
     if problem.truth is None:
         return None
     rows = problem.unlabelled()
-    test = None if features.test is None else answer(method, features.test, device)
     recluster = None
     if test is not None and len(test.head) >= classes:
         recluster = kmeans(test.feature, classes, seed=method.seed).labels
@@ -269,19 +284,3 @@ def frequency_bases(problem: Problem) -> dict[str, np.ndarray]:
         parts = [frequency_groups(part) for part in (counts[: problem.n_old], counts[problem.n_old :]) if len(part)]
         groups[basis] = np.concatenate(parts)
     return groups
-
-
-def write_run(run: Run, out: Path) -> None:
-    """config.json, metrics.json, predictions.csv, classes.csv, model/ and report.html."""
-    from rowssl.report.build import build_report
-    from rowssl.report.page import write_report
-
-    out.mkdir(parents=True, exist_ok=True)
-    review = needs_review(run.answers, run.problem.targets)
-    write_text(out / "config.json", run.config.model_dump_json(indent=1))
-    write_text(out / "metrics.json", json.dumps(run.metrics, indent=1))
-    write_predictions(out / "predictions.csv", run.problem, run.answers, run.names, review)
-    write_classes(out / "classes.csv", run.problem, run.answers, run.names)
-    facts = {"method": run.config.method.name, "seed": run.config.seed, "version": __version__}
-    write_model(out / "model", run.method, run.features, run.names, facts)
-    write_report(build_report(run, review), out / "report.html")

@@ -32,25 +32,36 @@ def unified_contrastive(positive: Tensor, cosine: Tensor, same: Tensor, *, ignor
     return F.softplus(negatives + positives)
 
 
-def info_nce_batch(first: Tensor, second: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
-    """InfoNCE within the batch: 2B anchors, the other view is the positive, the remaining 2B - 2 rows are negatives."""
+def info_nce_batch(
+    first: Tensor, second: Tensor, temperature: float | Tensor = 1.0, keys: Tensor | None = None
+) -> Tensor:
+    """InfoNCE within the batch: 2B anchors, the other view is the positive, the remaining 2B - 2 rows are negatives.
+
+    `keys` (2B, d): what the anchors are compared with instead of each other, for instance a teacher's features.
+    """
     features = torch.cat([first, second])
     rows = len(features)
-    logits = features @ features.T / temperature
+    logits = features @ (features if keys is None else keys).T / temperature
     logits = logits.masked_fill(torch.eye(rows, dtype=torch.bool, device=logits.device), -math.inf)
     positive = torch.arange(rows, device=logits.device).roll(rows // 2)
     return F.cross_entropy(logits, positive)
 
 
-def sup_con(first: Tensor, second: Tensor, target: Tensor, temperature: float = 0.07) -> Tensor:
-    """Supervised contrastive loss, "out" form, over the labelled rows' two views; 0 when no row is labelled."""
+def sup_con(
+    first: Tensor, second: Tensor, target: Tensor, temperature: float = 0.07, keys: Tensor | None = None
+) -> Tensor:
+    """Supervised contrastive loss, "out" form, over the labelled rows' two views; 0 when no row is labelled.
+
+    `keys` (2B, d) of all rows, as in `info_nce_batch`.
+    """
     labelled = target >= 0
     features = torch.cat([first[labelled], second[labelled]])
     if len(features) == 0:
         return first.sum() * 0.0
     label = target[labelled].repeat(2)
     itself = torch.eye(len(features), dtype=torch.bool, device=features.device)
-    logits = (features @ features.T / temperature).masked_fill(itself, -math.inf)
+    others = features if keys is None else keys[labelled.repeat(2)]
+    logits = (features @ others.T / temperature).masked_fill(itself, -math.inf)
     log_probability = F.log_softmax(logits, dim=1)
     same = (label[:, None] == label[None, :]) & ~itself
     return -(log_probability.masked_fill(~same, 0.0).sum(1) / same.sum(1)).mean()
@@ -61,10 +72,14 @@ def soft_cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
     return -(target * F.log_softmax(logits, dim=1)).sum(1).mean()
 
 
-def entropy_gap(probability: Tensor) -> Tensor:
-    """log C - H(mean row): 0 when the mean prediction is uniform, log C when it is one class. (B, C) -> scalar."""
+def entropy_gap(probability: Tensor, prior: Tensor | None = None) -> Tensor:
+    """log C - H(mean row): 0 when the mean prediction is uniform, log C when it is one class. (B, C) -> scalar.
+
+    With a prior (C,), the divergence KL(mean row || prior), which is the same for a uniform one.
+    """
     mean = probability.mean(0)
-    return math.log(len(mean)) + torch.xlogy(mean, mean.clamp_min(1e-12)).sum()
+    expected = math.log(len(mean)) if prior is None else -(mean * prior.log()).sum()
+    return expected + torch.xlogy(mean, mean.clamp_min(1e-12)).sum()
 
 
 def crossed_distillation(teacher: tuple[Tensor, Tensor], student: tuple[Tensor, Tensor]) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TypeVar
 
@@ -31,7 +32,7 @@ class Bar:
         self.display: Progress | None = None
 
     def __enter__(self) -> Bar:
-        if self.enabled and err.is_terminal:
+        if self.enabled and err.is_terminal and not err.quiet:
             columns = (
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=28),
@@ -92,3 +93,14 @@ def track(items: Iterable[T], description: str, *, total: int | None = None, ena
         for item in items:
             yield item
             progress.advance()
+
+
+@contextmanager
+def quiet(enabled: bool = True) -> Iterator[None]:
+    """Nothing on standard error meanwhile, for a library that is called from a program."""
+    before = err.quiet
+    err.quiet = before or enabled
+    try:
+        yield
+    finally:
+        err.quiet = before

@@ -1,4 +1,4 @@
-"""What a finished method says of every row, and the files that tell it: predictions.csv, classes.csv, model/."""
+"""What a finished method says of every row, and the files that tell it: predictions.csv and classes.csv."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from rowssl.checkpoint import write_directory, write_text
+from rowssl.checkpoint import write_text
 from rowssl.data.loader import Source
-from rowssl.features import Features
 from rowssl.methods.base import Method
 from rowssl.problem import Problem
 
@@ -56,6 +55,12 @@ class ClassIds:
 
     ids: tuple[str, ...]
     n_old: int
+    given: tuple[str, ...] | None = None  # what people call the classes
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The name of each class, its id where nobody gave it one."""
+        return self.ids if self.given is None else self.given
 
 
 def name_heads(problem: Problem, answers: Answers, n_classes: int) -> ClassIds:
@@ -90,12 +95,13 @@ def _csv(header: list[str], rows: Iterator[list[Any]]) -> str:
 
 
 def write_predictions(path: Path, problem: Problem, answers: Answers, names: ClassIds, review: np.ndarray) -> None:
-    """predictions.csv: file, class, known or novel, confidence, second choice, whether it was labelled, needs review."""
+    """predictions.csv: file, class, its name, known or novel, confidence, second choice, labelled or not, needs review."""
     doubtful = set(review.tolist())
     rows = (
         [
             problem.table.names[i],
             names.ids[head],
+            names.shown[head],
             "known" if head < names.n_old else "novel",
             f"{answers.confidence[i]:.4f}",
             names.ids[answers.second[i]],
@@ -104,7 +110,7 @@ def write_predictions(path: Path, problem: Problem, answers: Answers, names: Cla
         ]
         for i, head in enumerate(answers.head)
     )
-    write_text(path, _csv(["file", "class", "kind", "confidence", "second", "labelled", "needs_review"], rows))
+    write_text(path, _csv(["file", "class", "name", "kind", "confidence", "second", "labelled", "needs_review"], rows))
 
 
 def typical_rows(answers: Answers, head: int, count: int = 12) -> np.ndarray:
@@ -117,7 +123,7 @@ def typical_rows(answers: Answers, head: int, count: int = 12) -> np.ndarray:
 
 
 def write_classes(path: Path, problem: Problem, answers: Answers, names: ClassIds) -> None:
-    """classes.csv: class, known or novel, size, labelled, confidence, tailedness, representative files; largest first."""
+    """classes.csv: class, name, known or novel, size, labelled, confidence, tailedness, representatives; largest first."""
     sizes = np.bincount(answers.head, minlength=len(names.ids))
 
     def row(head: int) -> list[Any]:
@@ -125,6 +131,7 @@ def write_classes(path: Path, problem: Problem, answers: Answers, names: ClassId
         tail = answers.tailedness
         return [
             names.ids[head],
+            names.shown[head],
             "known" if head < names.n_old else "novel",
             int(sizes[head]),
             int((problem.targets == head).sum()),
@@ -134,20 +141,5 @@ def write_classes(path: Path, problem: Problem, answers: Answers, names: ClassId
         ]
 
     order = [int(h) for h in np.argsort(-sizes, kind="stable") if sizes[h] > 0 or h < names.n_old]
-    header = ["class", "kind", "size", "labelled", "confidence", "tailedness", "representatives"]
+    header = ["class", "name", "kind", "size", "labelled", "confidence", "tailedness", "representatives"]
     write_text(path, _csv(header, (row(head) for head in order)))
-
-
-def write_model(path: Path, method: Method, features: Features, names: ClassIds, facts: dict[str, Any]) -> None:
-    """model/: reduction, tail and classifier as safetensors, and JSON that says what the scores mean."""
-    encoder = features.encoder
-    about = {
-        **facts,
-        "classes": list(names.ids),
-        "n_known": names.n_old,
-        "encoder": {"name": encoder.name, "fingerprint": encoder.fingerprint, "image_size": encoder.image_size},
-    }
-    tensors = {"tail": method.tail.state_dict(), "classifier": method.classifier.state_dict()}
-    if features.reduction is not None:
-        tensors["reduction"] = features.reduction.state_dict()
-    write_directory(path, tensors, about)

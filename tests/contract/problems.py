@@ -19,9 +19,15 @@ from torch import nn
 
 from rowssl.checkpoint import Checkpoints
 from rowssl.data.loader import ArraySource, Feed
+from rowssl.methods.bacon import BaCon
 from rowssl.methods.base import Method
 from rowssl.methods.dts import DTS
+from rowssl.methods.gcd import GCD
+from rowssl.methods.opencon import OpenCon
+from rowssl.methods.orca import ORCA
+from rowssl.methods.promptcal import PromptCAL
 from rowssl.methods.simgcd import SimGCD
+from rowssl.methods.trssl import TRSSL
 from rowssl.nn.tails import AdapterTail
 from rowssl.train import Optimisation, train
 
@@ -30,6 +36,12 @@ METHODS: dict[str, tuple[type[Method], dict[str, Any]]] = {
     "dts-paper": (DTS, {"preset": "paper", "queue_size": 256}),
     "dts-official": (DTS, {"preset": "official", "queue_size": 256}),
     "simgcd": (SimGCD, {}),
+    "orca": (ORCA, {}),
+    "trssl": (TRSSL, {}),
+    "opencon": (OpenCon, {}),
+    "gcd": (GCD, {}),
+    "promptcal": (PromptCAL, {"stage1_share": 0.5, "bank_size": 256, "n_negatives": 100}),
+    "bacon": (BaCon, {"estimate_every": 3}),
 }
 
 

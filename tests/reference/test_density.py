@@ -151,14 +151,14 @@ def test_class_statistics_of_one_sample_are_exactly_zero() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.integers(0, 10**6), st.floats(0, 0.99), st.sampled_from(["zero", "keep", "one"]))
+@given(st.integers(0, 10**6), st.floats(0, 0.99), st.sampled_from(["zero", "keep", "one", "max"]))
 def test_uncertainty_variants(seed: int, momentum: float, empty: str) -> None:
     rng = np.random.default_rng(seed)
     u, fresh = rng.random(8), rng.random(8) * (rng.random(8) < 0.6)
     got = refresh_uncertainty(torch.tensor(u), torch.tensor(fresh), momentum=momentum, empty=empty)
     for c in range(8):
         if fresh[c] == 0:
-            assert float(got[c]) == {"zero": 0, "keep": u[c], "one": 1}[empty]
+            assert float(got[c]) == {"zero": 0, "keep": u[c], "one": 1, "max": max(fresh)}[empty]
         else:
             assert float(got[c]) == pytest.approx(momentum * u[c] + (1 - momentum) * fresh[c], abs=1e-12)
     assert (got >= 0).all()

@@ -16,7 +16,7 @@ from contract.problems import Problem, build, feed_of, long_tailed
 from reference.naive_dts import NaiveDTS
 from rowssl.errors import InputError
 from rowssl.methods.dts import DTS
-from rowssl.methods.dts_options import PRESETS, DTSOptions, dts_options
+from rowssl.methods.dts_options import DTSOptions, dts_options
 from rowssl.train import Optimisation, train
 
 TOLERANCE = 1e-6
@@ -168,7 +168,7 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 CHOICES = {
     "queue_init": ("empty", "random", "data"),
-    "u_empty": ("zero", "keep", "one"),
+    "u_empty": ("zero", "keep", "one", "max"),
     "classifier_init": ("random", "kmeans", "semi_kmeans"),
     "score": ("prototype", "instance", "loss"),
     "temperature": ("density", "constant", "cosine", "estimated_prior", "true_prior"),
@@ -222,7 +222,7 @@ def test_ablations_run_under_both_presets(tiny: Problem, preset: str, ablation: 
 def test_the_presets_are_two_mechanisms(tiny: Problem, plain: list[float]) -> None:
     assert run(tiny, preset="official") != plain
     assert dts_options("paper") == DTSOptions()
-    assert set(PRESETS) == {"paper", "official"}
+    assert dts_options() == dts_options("tuned") == dts_options("paper", epsilon=1.0, u_momentum=0.9, u_empty="max")
 
 
 @pytest.mark.parametrize(

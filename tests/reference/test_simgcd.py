@@ -20,7 +20,9 @@ def tiny() -> Problem:
     return long_tailed(48, known=3, novel=3, dim=7, views=3)
 
 
-def by_loops(weights: dict[str, np.ndarray], batch: Batch, *, epsilon: float = 4.0) -> dict[str, float]:
+def by_loops(
+    weights: dict[str, np.ndarray], batch: Batch, *, epsilon: float = 4.0, tau_u: float = 1.0
+) -> dict[str, float]:
     """0.65 (distillation + eps (log C - H) + InfoNCE at 1) + 0.35 (cross-entropy at 0.1 + SupCon at 0.07)."""
     network, target = naive.Network(weights), batch.target.tolist()
     z = [[network.feature(x) for x in view.numpy()] for view in batch.views]
@@ -38,22 +40,25 @@ def by_loops(weights: dict[str, np.ndarray], batch: Batch, *, epsilon: float = 4
         "distillation": 0.65 * naive.crossed((teacher[0], teacher[1]), (student[0], student[1])),
         "entropy": 0.65 * epsilon * naive.entropy_gap(probability),
         "classification": 0.35 * sum(labelled) / len(labelled) if labelled else 0.0,
-        "contrastive": 0.65 * naive.info_nce_batch(h[0], h[1], 1.0),
+        "contrastive": 0.65 * naive.info_nce_batch(h[0], h[1], tau_u),
         "supervised_contrastive": 0.35 * naive.sup_con(h[0], h[1], target, 0.07) if labelled else 0.0,
     }
 
 
-@pytest.mark.parametrize("epsilon", [4.0, 1.0])
-def test_steps_are_the_loops(tiny: Problem, epsilon: float) -> None:
+@pytest.mark.parametrize(("epsilon", "temperature"), [(4.0, "constant"), (1.0, "constant"), (1.0, "cosine")])
+def test_steps_are_the_loops(tiny: Problem, epsilon: float, temperature: str) -> None:
     feed = feed_of(tiny, epochs=40, batch_size=12)
-    method = build("simgcd", tiny, projector_hidden=9, projector_out=6, epsilon=epsilon).double()
+    options = {"epsilon": epsilon, "temperature": temperature}
+    method = build("simgcd", tiny, projector_hidden=9, projector_out=6, **options).double()
     optimiser = torch.optim.SGD(method.parameters(), lr=0.05)
     for step in (0, 1, 2, 60, 61, feed.steps - 1):  # before, within and after the teacher's warm-up
         batch = feed.batch(step)
         batch = replace(batch, views=tuple(view.double() for view in batch.views))
         result = method.loss(batch)
         weights = {k: v.detach().numpy().copy() for k, v in method.state_dict().items()}
-        expected = by_loops(weights, batch, epsilon=epsilon)
+        scheduled = 0.1 + 0.45 * (1 + np.cos(np.pi * batch.epoch / 40))  # from 1 to 0.1 over the training
+        tau_u = scheduled if temperature == "cosine" else 1.0
+        expected = by_loops(weights, batch, epsilon=epsilon, tau_u=tau_u)
         assert set(result.losses) == set(expected)
         for name, value in expected.items():
             assert abs(result.losses[name].item() - value) <= TOLERANCE, (step, name)

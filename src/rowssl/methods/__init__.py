@@ -8,13 +8,29 @@ from typing import Any
 from torch import nn
 
 from rowssl.errors import InputError
+from rowssl.methods.bacon import BaCon
 from rowssl.methods.base import Method
 from rowssl.methods.dts import DTS
 from rowssl.methods.dts_options import dts_options
+from rowssl.methods.gcd import GCD
 from rowssl.methods.kmeans import KMeans
+from rowssl.methods.opencon import OpenCon
+from rowssl.methods.orca import ORCA
+from rowssl.methods.promptcal import PromptCAL
 from rowssl.methods.simgcd import SimGCD
+from rowssl.methods.trssl import TRSSL
 
-METHODS: dict[str, type[Method]] = {"kmeans": KMeans, "simgcd": SimGCD, "dts": DTS}
+METHODS: dict[str, type[Method]] = {
+    "kmeans": KMeans,
+    "gcd": GCD,
+    "orca": ORCA,
+    "trssl": TRSSL,
+    "opencon": OpenCon,
+    "promptcal": PromptCAL,
+    "bacon": BaCon,
+    "simgcd": SimGCD,
+    "dts": DTS,
+}
 
 
 def check_method(name: str, options: dict[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from rowssl import distributed
 from rowssl.data.loader import Feed
-from rowssl.nn.heads import CosineClassifier, Projector
+from rowssl.nn.heads import CosineClassifier
 from rowssl.types import Batch, Step
 
 CALIBRATION_ROWS = 4096
@@ -42,6 +43,14 @@ class Method(nn.Module):
         self.out_dim = int(tail.out_dim)  # type: ignore[arg-type]
         self.classifier = CosineClassifier(self.out_dim, n_classes, generator=self.generator)
 
+    @staticmethod
+    def wrap_tail(tail: nn.Module, options: dict[str, Any]) -> nn.Module:
+        """What the method makes of an encoder's tail before it trains it, by its options: here nothing.
+
+        Whoever loads a saved model wraps the encoder's tail in the same way before the weights go in.
+        """
+        return tail
+
     def start(self, feed: Feed) -> None:
         """Prepare state from the training set before the first step: the scale of the tail's input; clusterings."""
         calibrate = getattr(self.tail, "calibrate", None)
@@ -68,7 +77,7 @@ class Method(nn.Module):
         return logits
 
     def two_views(
-        self, batch: Batch, projector: Projector, *, project_both: bool
+        self, batch: Batch, projector: Callable[[Tensor], Tensor], *, project_both: bool
     ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, ...]]:
         """Cosine logits of both views and unit embeddings h of view 0 (or both), for the whole batch."""
         z = self.tail(torch.cat(batch.views))

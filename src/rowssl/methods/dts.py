@@ -49,7 +49,7 @@ class DTS(Method):
         n_classes: int,
         n_rows: int,
         seed: int = 0,
-        preset: str = "paper",
+        preset: str = "tuned",
         oracle_truth: Tensor | None = None,  # (N,) true classes, read by the true_prior oracles only
         **options: Any,
     ) -> None:

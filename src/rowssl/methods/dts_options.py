@@ -52,7 +52,7 @@ class DTSOptions:
     u_scale: float = 1.0
     u_mask: Literal["all", "top1"] = "all"  # u enters every logit, or only the largest
     u_momentum: Share = 0.0  # 0: std of this epoch; 0.9: smoothed
-    u_empty: Literal["zero", "keep", "one"] = "zero"  # class with none or one sample
+    u_empty: Literal["zero", "keep", "one", "max"] = "zero"  # class with none or one sample
     pseudo_label: Literal["teacher", "student"] = "teacher"  # class of S^c: argmax of q, or of the plain logits
     # Start of the classifier: random; k-means of the encoder's features (the public code's experiments), clusters of known
     # classes matched to them on the labelled rows; or semi-supervised k-means, labelled rows pinned to their classes.
@@ -70,25 +70,31 @@ class DTSOptions:
         return "true_prior" in (self.temperature, self.uncertainty)
 
 
+OFFICIAL = {
+    "queue_size": 8192,
+    "queue_init": "random",
+    "knn_weighting": "uniform",
+    "density_scale": "sum",
+    "proto_init": "train",
+    "proto_update": "batch",
+    "sup_on": "all",
+    "u_mask": "top1",
+    "u_momentum": 0.9,
+    "u_empty": "keep",
+    "pseudo_label": "student",
+}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    "official": {
-        "queue_size": 8192,
-        "queue_init": "random",
-        "knn_weighting": "uniform",
-        "density_scale": "sum",
-        "proto_init": "train",
-        "proto_update": "batch",
-        "sup_on": "all",
-        "u_mask": "top1",
+    "official": OFFICIAL,
+    "tuned": {
+        "epsilon": 1.0,
         "u_momentum": 0.9,
-        "u_empty": "keep",
-        "pseudo_label": "student",
-    },
+        "u_empty": "max",
+    },  # the default: chosen on labelled rows alone, see docs/methods/dts.md
 }
 
 
-def dts_options(preset: str = "paper", **overrides: Any) -> DTSOptions:
+def dts_options(preset: str = "tuned", **overrides: Any) -> DTSOptions:
     """Options of a preset with some of them changed."""
     if preset not in PRESETS:
         raise InputError(f"DTS has no preset '{preset}': choose one of {', '.join(PRESETS)}.")

@@ -10,8 +10,9 @@ from torch import nn
 
 from rowssl import losses
 from rowssl.methods.base import Method, projector_sizes
+from rowssl.methods.readout import check_choice
 from rowssl.nn.heads import Projector
-from rowssl.schedules import teacher_temperature
+from rowssl.schedules import cosine, teacher_temperature
 from rowssl.types import Batch, Step
 
 
@@ -24,12 +25,14 @@ class SimGCD(Method):
         *,
         projector_hidden: int | None = None,
         projector_out: int | None = None,
-        epsilon: float = 4.0,  # weight of the mean-entropy regulariser
+        epsilon: float = 1.0,  # weight of the mean-entropy regulariser; 4 in the paper for CIFAR-100, 1 elsewhere
         supervised_weight: float = 0.35,  # lambda: labelled terms get it, unlabelled ones 1 - lambda
         tau_s: float = 0.1,
         tau_t: tuple[float, float] = (0.07, 0.04),
         tau_t_epochs: int = 30,
         tau_u: float = 1.0,  # InfoNCE
+        temperature: str = "constant",  # of InfoNCE: tau_u, or "cosine": a schedule from tau_u down to tau_min
+        tau_min: float = 0.1,
         tau_c: float = 0.07,  # supervised contrastive
         **common: Any,
     ) -> None:
@@ -38,6 +41,7 @@ class SimGCD(Method):
         self.projector = Projector(self.out_dim, hidden=hidden, out=out, generator=self.generator)
         self.epsilon, self.supervised_weight = epsilon, supervised_weight
         self.tau_s, self.tau_t, self.tau_t_epochs, self.tau_u, self.tau_c = tau_s, tau_t, tau_t_epochs, tau_u, tau_c
+        self.temperature, self.tau_min = check_choice("temperature", temperature, ("constant", "cosine")), tau_min
 
     def loss(self, batch: Batch) -> Step:
         """0.65 (distillation + eps (log C - H) + InfoNCE) + 0.35 (cross-entropy + supervised contrastive)."""
@@ -50,13 +54,15 @@ class SimGCD(Method):
         both = torch.cat([student[0][labelled], student[1][labelled]])
         cross_entropy = F.cross_entropy(both, batch.target[labelled].repeat(2)) if len(both) else o0.sum() * 0.0
 
-        weight = self.supervised_weight
+        weight, tau_u = self.supervised_weight, self.tau_u
+        if self.temperature == "cosine":
+            tau_u = cosine(batch.epoch, batch.epochs, self.tau_u, self.tau_min)
         return Step(
             {
                 "distillation": (1 - weight) * losses.crossed_distillation(teacher, student),
                 "entropy": (1 - weight) * self.epsilon * losses.entropy_gap(F.softmax(torch.cat(student), dim=1)),
                 "classification": weight * cross_entropy,
-                "contrastive": (1 - weight) * losses.info_nce_batch(h0, h1, self.tau_u),
+                "contrastive": (1 - weight) * losses.info_nce_batch(h0, h1, tau_u),
                 "supervised_contrastive": weight * losses.sup_con(h0, h1, batch.target, self.tau_c),
             }
         )

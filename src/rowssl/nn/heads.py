@@ -1,4 +1,4 @@
-"""The two heads on the feature z: the cosine classifier f and the projector g."""
+"""The heads on the feature z: the cosine classifier f and the projector g, plain or with prototypes on top."""
 
 from __future__ import annotations
 
@@ -67,3 +67,33 @@ class Projector(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         """(B, d) -> (B, out), unit rows."""
         return F.normalize(self.layers(z), dim=1)
+
+
+class PrototypeHead(nn.Module):
+    """DINO's head: cosines of the projector's output to many learnt directions (65,536 in the papers), l2-normalised.
+
+    A weight-normalised linear layer whose gains stay 1. With many more directions than dimensions, spread evenly as they
+    are at the start, the outputs have nearly the same cosines as the projector's: h -> V h with V^T V close to a multiple
+    of the identity. That is why the projector alone is the default.
+    """
+
+    def __init__(
+        self, dim: int, *, hidden: int = 2048, out: int = 256, outputs: int, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.projector = Projector(dim, hidden=hidden, out=out, generator=generator)
+        bound = out**-0.5  # PyTorch's default for a linear layer; only the directions matter
+        self.directions = nn.Parameter(torch.empty(outputs, out).uniform_(-bound, bound, generator=generator))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """(B, d) -> (B, outputs), unit rows."""
+        return F.normalize(self.projector(z) @ F.normalize(self.directions, dim=1).T, dim=1)
+
+
+def contrastive_head(
+    dim: int, *, hidden: int, out: int, outputs: int = 0, generator: torch.Generator | None = None
+) -> Projector | PrototypeHead:
+    """The projector, with `outputs` prototypes on top where asked for."""
+    if outputs:
+        return PrototypeHead(dim, hidden=hidden, out=out, outputs=outputs, generator=generator)
+    return Projector(dim, hidden=hidden, out=out, generator=generator)

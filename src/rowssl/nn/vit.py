@@ -89,11 +89,11 @@ class Attention(nn.Module):
         query, key, value = self._split(self.qkv(x)).unbind(0)
         return self._attend(query, key, value)
 
-    def cls_only(self, x: Tensor) -> Tensor:
-        """What `forward(x)[:, :1]` gives, with keys and values of all tokens but one query: (B, T, d) -> (B, 1, d)."""
+    def cls_only(self, x: Tensor, queries: int = 1) -> Tensor:
+        """What `forward(x)[:, :queries]` gives, with keys and values of all tokens: (B, T, d) -> (B, queries, d)."""
         dim = self.qkv.in_features
         weight, bias = self.qkv.weight, self.qkv.bias
-        query = F.linear(x[:, :1], weight[:dim], bias[:dim])
+        query = F.linear(x[:, :queries], weight[:dim], bias[:dim])
         key, value = self._split(F.linear(x, weight[dim:], bias[dim:])).unbind(0)
         return self._attend(self._split(query)[0], key, value)
 
@@ -151,9 +151,9 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self._finish(x, self.attn(self.norm1(x)))
 
-    def cls_only(self, x: Tensor) -> Tensor:
-        """`forward(x)[:, :1]` at a sixth of the work: of the 12 d^2 products per token only keys and values remain."""
-        return self._finish(x[:, :1], self.attn.cls_only(self.norm1(x)))
+    def cls_only(self, x: Tensor, queries: int = 1) -> Tensor:
+        """`forward(x)[:, :queries]` at a sixth of the work: of the 12 d^2 products per token only keys and values remain."""
+        return self._finish(x[:, :queries], self.attn.cls_only(self.norm1(x), queries))
 
 
 class ViT(nn.Module):

@@ -16,11 +16,12 @@ from rowssl.results import typical_rows
 
 if TYPE_CHECKING:
     from rowssl.fit import Run
+    from rowssl.stored_run import StoredRun
 
 SHOWN = 12  # pictures per gallery
 
 
-def build_report(run: Run, review: np.ndarray, *, title: str | None = None) -> ReportData:
+def build_report(run: Run | StoredRun, review: np.ndarray, *, title: str | None = None) -> ReportData:
     """Class cards, map, metrics and facts of a run."""
     problem, answers = run.problem, run.answers
     shown = [h for h in range(len(run.names.ids)) if h < run.names.n_old or (answers.head == h).any()]
@@ -28,7 +29,7 @@ def build_report(run: Run, review: np.ndarray, *, title: str | None = None) -> R
     evaluation = run.evaluation
     return ReportData(
         title=title or f"What {run.config.method.name.upper()} found in {problem.table.source or run.config.data.name}",
-        facts=_facts(run),
+        facts=run.facts,
         classes=tuple(_card(run, head) for head in shown),
         row_names=problem.table.names,
         row_class=[place[int(h)] for h in answers.head],
@@ -47,7 +48,7 @@ def build_report(run: Run, review: np.ndarray, *, title: str | None = None) -> R
     )
 
 
-def _card(run: Run, head: int) -> ClassCard:
+def _card(run: Run | StoredRun, head: int) -> ClassCard:
     answers, names, evaluation = run.answers, run.names, run.evaluation
     rows = np.flatnonzero(answers.head == head)
     doubt = rows[np.argsort(answers.confidence[rows], kind="stable")[:SHOWN]]
@@ -60,7 +61,7 @@ def _card(run: Run, head: int) -> ClassCard:
             recall = None if np.isnan(value) else float(value)
     return ClassCard(
         id=names.ids[head],
-        name=names.ids[head],
+        name=names.shown[head],
         known=head < names.n_old,
         size=len(rows),
         labelled=int((run.problem.targets == head).sum()),
@@ -74,7 +75,7 @@ def _card(run: Run, head: int) -> ClassCard:
     )
 
 
-def _borderline(run: Run, rows: np.ndarray) -> np.ndarray:
+def _borderline(run: Run | StoredRun, rows: np.ndarray) -> np.ndarray:
     """Rows of a class that lie nearest to the mean of their second choice."""
     answers = run.answers
     if len(rows) == 0:
@@ -86,7 +87,7 @@ def _borderline(run: Run, rows: np.ndarray) -> np.ndarray:
     return rows[np.argsort(-closeness, kind="stable")[:SHOWN]]
 
 
-def _picture(run: Run, row: int) -> str | None:
+def _picture(run: Run | StoredRun, row: int) -> str | None:
     if not run.problem.table.has_images:
         return None
     try:
@@ -102,7 +103,8 @@ def _positions(feature: np.ndarray) -> np.ndarray:
     return (x.double() @ torch.linalg.eigh(covariance).eigenvectors[:, -2:].flip(1)).float().numpy()
 
 
-def _facts(run: Run) -> dict[str, str]:
+def run_facts(run: Run) -> dict[str, str]:
+    """What was run: method, encoder, data, versions."""
     config, problem = run.config, run.problem
     facts = {
         "method": config.method.name + "".join(f", {k}={v}" for k, v in config.method.options.items()),

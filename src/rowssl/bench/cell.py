@@ -1,0 +1,98 @@
+"""One cell in a process of its own: `python -m rowssl.bench.cell CONFIG.json OUT [--report] [--leash]`.
+
+A crash, a lack of memory or a kill is then the end of that cell alone, and the peak of memory is its own. With `--leash` the
+process ends when its standard input does, that is with whoever started it, even if that one was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from rowssl import __version__
+from rowssl.errors import InputError
+
+REFUSED, NON_FINITE = 2, 3  # exit codes that another attempt would only repeat
+
+
+def run_cell(config: Path, out: Path, *, report: bool = False) -> None:
+    """Train and judge; `cell.json`, written last, says that the cell is finished and what it was made from."""
+    from rowssl.checkpoint import write_text
+    from rowssl.config import build_config
+    from rowssl.fit import fit
+
+    try:
+        content = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{config} cannot be read as a configuration.") from error
+    run = fit(build_config(content, str(config)), out, report=report)
+    if run.evaluation is None:
+        raise InputError(f"{run.problem.table.source} does not hold the true classes, so there is nothing to compare.")
+    encoder = run.features.encoder
+    facts: dict[str, Any] = {
+        "identity": run.metrics["identity"],
+        "config": run.config.model_dump(mode="json"),
+        "table": run.problem.table.fingerprint(),
+        "encoder": {"name": encoder.name, "sha256": encoder.fingerprint, "image_size": encoder.image_size},
+        "recipe": run.problem.recipe or {},
+        "rows": len(run.problem.table),
+        "commit": commit(),
+        "version": __version__,
+    }
+    write_text(out / "cell.json", json.dumps(facts, indent=1))
+    shutil.rmtree(out / "checkpoints", ignore_errors=True)  # a finished cell never goes on
+
+
+def commit() -> str:
+    """The source's commit, with `-dirty` where files were changed since; the version if it is not in a repository."""
+    folder = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str:
+        # Without optional locks a look at the repository never disturbs someone who works in it.
+        command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", str(Path(__file__).resolve().parents[1] / "__init__.py"))
+        return git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+    except (OSError, subprocess.SubprocessError):
+        return f"v{__version__}"
+
+
+def leash() -> None:
+    """End this process when its standard input ends. Checkpoints are atomic, so any moment will do."""
+
+    def wait() -> None:
+        os.read(0, 1)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def main() -> None:
+    """Exit codes: 0 finished, 2 the input cannot be used, 3 a loss was not finite, 1 anything else."""
+    paths = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
+    if len(paths) != 2:
+        sys.exit("usage: python -m rowssl.bench.cell CONFIG.json OUT [--report] [--leash]")
+    if "--leash" in sys.argv:
+        leash()
+    try:
+        run_cell(Path(paths[0]), Path(paths[1]), report="--report" in sys.argv)
+    except InputError as error:
+        print(f"rowssl: {error}", file=sys.stderr)
+        sys.exit(REFUSED)
+    except RuntimeError as error:
+        if type(error).__name__ != "NonFiniteError":
+            raise
+        print(f"rowssl: {error}", file=sys.stderr)
+        sys.exit(NON_FINITE)
+
+
+if __name__ == "__main__":
+    main()

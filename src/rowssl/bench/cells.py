@@ -1,0 +1,159 @@
+"""A cell of a grid: one configuration, its own folder, and whether it is finished.
+
+The folder's name ends in a hash of the configuration, so grids that share cells (a table and an ablation of its best row) share
+their runs. What a cell is called in a table is not part of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from rowssl.config import RunConfig, build_config, merge
+from rowssl.errors import InputError
+
+HASH = 10  # hex digits that name a folder
+PATHS = (("data", "source"), ("data", "labels"), ("data", "data_root"), ("data", "split"), ("encoder", "cache"))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid.
+
+    Attributes
+    ----------
+    config : everything that decides its numbers.
+    table, variant : where its numbers belong in results, as the paper's columns of these names; no part of its identity.
+    """
+
+    config: RunConfig
+    table: str = "bench"
+    variant: str = ""
+
+    @property
+    def hash(self) -> str:
+        """Of the options that decide the result and are not as they are by default: a new option moves no folder."""
+        train, encoder = self.config.train, self.config.encoder
+        usual = {name: train.__class__.model_fields[name].default for name in ("save_seconds", "evaluate_every")}
+        deciding = {"train": train.model_copy(update=usual), "encoder": encoder.model_copy(update={"cache": None})}
+        content = self.config.model_copy(update=deciding).model_dump(mode="json", exclude_defaults=True)
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:HASH]
+
+    @property
+    def name(self) -> str:
+        """Readable, and different for different configurations: `cifar100-g100-match-dts-s0-1f2e3d4c5b`."""
+        data, method = self.config.data, self.config.method
+        parts = [data.name or Path(data.source or "data").stem]
+        parts += [f"g{data.gamma:g}"] if data.gamma is not None else []
+        parts += [data.prior] if data.prior else []
+        parts += [method.name, "_".join(f"{key}={value}" for key, value in sorted(method.options.items()))[:60]]
+        text = "-".join(part for part in [*parts, f"s{self.config.seed}", self.hash] if part)
+        return "".join(c if c.isalnum() or c in "-_.=" else "_" for c in text)
+
+    def folder(self, runs: Path) -> Path:
+        """Its run directory."""
+        return runs / self.name
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A named change of options, e.g. `Variant("M=50", {"method.options.prototypes": 50})`."""
+
+    name: str = ""
+    overrides: Mapping[str, Any] | None = None
+
+
+def grid(
+    base: Mapping[str, Any],
+    *,
+    methods: Sequence[str],
+    priors: Sequence[str | None] = (None,),
+    gammas: Sequence[float | None] = (None,),
+    seeds: Sequence[int] = (0,),
+    variants: Sequence[Variant] = (Variant(),),
+    table: str = "bench",
+) -> list[Cell]:
+    """All combinations, seed by seed, so that an unfinished grid holds whole tables of its first seeds.
+
+    Parameters
+    ----------
+    base
+        Content of a `RunConfig`, as nested keys; what a combination names is laid over it. Paths become absolute.
+    variants
+        Changes of options, laid over everything else.
+    """
+    cells = []
+    for seed, gamma, prior, variant, method in product(seeds, gammas, priors, variants, methods):
+        content = copy.deepcopy(dict(base))
+        named = {"seed": seed, "data.gamma": gamma, "data.prior": prior, "method.name": method}
+        for key, value in [*named.items(), *(variant.overrides or {}).items()]:
+            if value is not None or key not in named:
+                merge(content, key.split("."), value)
+        cells.append(Cell(build_config(_absolute(content)), table, variant.name))
+    return cells
+
+
+def _absolute(content: dict[str, Any]) -> dict[str, Any]:
+    """Paths that mean the same in every folder and process; an encoder's name is a path if there is a file of that name."""
+    for group, key in PATHS:
+        if (content.get(group) or {}).get(key) is not None:
+            content[group][key] = os.path.abspath(os.path.expanduser(str(content[group][key])))
+    name = (content.get("encoder") or {}).get("name")
+    if name and os.path.exists(os.path.expanduser(name)):
+        content["encoder"]["name"] = os.path.abspath(os.path.expanduser(name))
+    return content
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a finished cell left: `metrics.json` of its run, and the facts of `cell.json`."""
+
+    cell: Cell
+    metrics: dict[str, Any]
+    facts: dict[str, Any]
+    seconds: float
+
+
+def read_result(cell: Cell, runs: Path) -> Result | None:
+    """The result of a cell, or None if it is not finished or belongs to other options than the cell's."""
+    folder = cell.folder(runs)
+    metrics, facts = _json(folder / "metrics.json"), _json(folder / "cell.json")
+    try:
+        same_run = facts["identity"] == metrics["identity"]
+        if not same_run or build_config(facts["config"]).identity() != cell.config.identity():
+            return None
+        # A run that was killed and went on measured its last part alone; its epochs know how long all of them took.
+        return Result(cell, metrics, facts, max(float(metrics["seconds"]), sum(epoch_seconds(folder))))
+    except (KeyError, TypeError, InputError):  # InputError: of another version, with options that are no more
+        return None
+
+
+def epoch_seconds(folder: Path) -> list[float]:
+    """How long each epoch so far took, from metrics.jsonl."""
+    try:
+        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        return [float(json.loads(line)["seconds"]) for line in lines]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def read_results(cells: Iterable[Cell], runs: Path) -> list[Result]:
+    """Of the cells that are finished, in their order."""
+    results = (read_result(cell, runs) for cell in cells)
+    return [result for result in results if result is not None]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """A file's content; nothing if it is absent or damaged, since the run can be made again."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,63 @@
+"""What a grid will cost: from runs of the same kind that are finished, else from the steps and a rough price of one."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rowssl.bench.cells import Cell, Result, epoch_seconds, read_result
+
+# Seconds of one core for a step of 128 pooled features of 256 dimensions and 100 classes; transformer blocks cost far more.
+STEP = {"kmeans": 0.0, "gcd": 0.02, "orca": 0.02, "trssl": 0.03, "opencon": 0.03, "promptcal": 0.04, "simgcd": 0.02,
+        "bacon": 0.05, "dts": 0.03}  # fmt: skip
+START = 15.0  # seconds for the program, the data, the evaluation
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A cell, how far it is, and what is left of it in seconds; None if nobody can say."""
+
+    cell: Cell
+    state: str
+    seconds: float | None
+
+
+def plan(cells: Sequence[Cell], runs: Path, rows: dict[str, int]) -> list[Plan]:
+    """State and cost of each cell; `rows` is the number of training rows by the JSON of `config.data`."""
+    found = {cell.folder(runs): read_result(cell, runs) for cell in cells}
+    done = [result for result in found.values() if result is not None]
+    plans = []
+    for cell in cells:
+        folder = cell.folder(runs)
+        if found[folder] is not None:
+            plans.append(Plan(cell, "finished", 0.0))
+            continue
+        epochs = len(epoch_seconds(folder))
+        whole = seconds(cell, done, rows.get(cell.config.data.model_dump_json()))
+        plans.append(Plan(cell, f"{epochs} epochs done" if epochs else "to run", whole))
+    return plans
+
+
+def seconds(cell: Cell, done: Sequence[Result], rows: int | None) -> float | None:
+    """Of a whole cell: the median of finished ones of its kind (other seeds, other priors), else an estimate."""
+    alike = [result.seconds for result in done if _kind(result.cell) == _kind(cell)]
+    if alike:
+        return statistics.median(alike)
+    return None if rows is None else estimate(cell, rows)
+
+
+def estimate(cell: Cell, rows: int) -> float:
+    """From the number of training rows alone; within a factor of a few."""
+    from rowssl.fit import schedule
+
+    batch_size, epochs = schedule(cell.config, rows)
+    steps = epochs * max(1, rows // batch_size)
+    return START + steps * STEP.get(cell.config.method.name, max(STEP.values())) * max(batch_size, 32) / 128
+
+
+def _kind(cell: Cell) -> str:
+    """All that matters for the time."""
+    data = cell.config.data.model_copy(update={"prior": None, "data_root": None})
+    return cell.config.model_copy(update={"data": data, "seed": 0}).identity()

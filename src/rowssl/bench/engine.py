@@ -1,0 +1,196 @@
+"""Run the cells of a grid: what is finished stays, what was killed goes on, what fails is tried again and told.
+
+The trunk outputs of all data are computed here first, once; the processes of the cells then only read them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from signal import Signals
+
+from rowssl.bench.cell import NON_FINITE, REFUSED
+from rowssl.bench.cells import Cell, Result, read_result
+from rowssl.bench.pool import Runner, open_runner
+from rowssl.errors import InputError
+from rowssl.progress import bar, err
+
+RETRIES = 1
+PATIENCE = 10.0  # seconds that the processes of a killed grid get to notice it
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A cell that has no result, and why."""
+
+    cell: Cell
+    folder: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of a grid: the results there are, in the order of the cells, and what failed."""
+
+    results: list[Result]
+    failures: list[Failure]
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    runs: Path,
+    *,
+    workers: int | None = None,
+    on: str = "local",
+    report: bool = False,
+    retries: int = RETRIES,
+) -> Outcome:
+    """Run what is not finished yet.
+
+    Parameters
+    ----------
+    cells
+        Several may stand for the same run; it is made once.
+    runs
+        Folder of the run directories. Grids may share it, one at a time.
+    workers
+        Processes at a time, by default as many as cores; 0 runs the cells in this process.
+    on
+        `local`, `ray` or `ray://address`.
+    report
+        Also write `report.html` and `model/` of each run.
+    retries
+        Further attempts at a cell that failed, after all others had theirs.
+    """
+    found = {cell.folder(runs): (cell, read_result(cell, runs)) for cell in cells}
+    todo = {folder: cell for folder, (cell, result) in found.items() if result is None}
+    failures: list[Failure] = []
+    if todo:
+        with lock(runs) as held:
+            check(list(todo.values()))
+            prepare(list(todo.values()), [result for _, result in found.values() if result is not None], runs)
+            runner = open_runner(on, workers, report=report, keep=held)
+            err.print(
+                f"{len(found)} cells: {len(found) - len(todo)} finished, {len(todo)} to run, "
+                f"{min(runner.slots, len(todo))} at a time",
+                markup=False,
+            )
+            failures = run_queue(todo, runs, runner, retries, progress=workers != 0)
+    results = [read_result(cell, runs) for cell in cells]
+    return Outcome([result for result in results if result is not None], failures)
+
+
+def run_queue(
+    todo: dict[Path, Cell], runs: Path, runner: Runner, retries: int, *, progress: bool = True
+) -> list[Failure]:
+    """Keep the runner busy until every cell has ended; whoever stops this stops all processes."""
+    from rowssl.checkpoint import write_text
+
+    waiting, attempts, failures = deque(todo), Counter[Path](), list[Failure]()
+    try:
+        with bar("cells", len(todo), enabled=progress) as display:
+            while waiting or runner.busy:
+                while waiting and runner.busy < runner.slots:
+                    folder = waiting.popleft()
+                    attempts[folder] += 1
+                    write_text(folder / "config.json", todo[folder].config.model_dump_json(indent=1))
+                    runner.submit(folder)
+                ended = 0
+                for folder, code in runner.wait():
+                    if read_result(todo[folder], runs) is not None:
+                        ended += 1
+                    elif attempts[folder] <= retries and code not in (REFUSED, NON_FINITE):
+                        waiting.append(folder)
+                        err.print(f"once more: {folder.name}: {reason(folder, code)}", markup=False, soft_wrap=True)
+                    else:
+                        ended += 1
+                        failures.append(Failure(todo[folder], folder, reason(folder, code)))
+                display.advance(ended, note=f"{len(failures)} failed" if failures else None)
+    finally:
+        runner.stop()
+    return failures
+
+
+def reason(folder: Path, code: int) -> str:
+    """Why a process ended, in one line: the last it said, or what killed it."""
+    if code < 0:
+        name = Signals(-code).name if -code in set(Signals) else f"signal {-code}"
+        return f"killed by {name}" + (" (often a lack of memory)" if name == "SIGKILL" else "")
+    with suppress(OSError):
+        said = (folder / "log.txt").read_text(encoding="utf-8", errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(said) if line.strip()), "")
+        if last:
+            return last.removeprefix("rowssl: ")
+    return f"exit code {code}, and it said nothing"
+
+
+def check(cells: Sequence[Cell]) -> None:
+    """Refuse an unknown method or option before anything is computed."""
+    from rowssl.methods import check_method
+
+    for cell in cells:
+        check_method(cell.config.method.name, cell.config.method.options)
+        if cell.config.start is not None:
+            raise InputError("start names a run to go on from, which one run may do: the cells of a grid begin anew.")
+
+
+def prepare(cells: Sequence[Cell], finished: Sequence[Result], runs: Path) -> None:
+    """Compute the trunk outputs of all rows of all cells, which all processes then share.
+
+    Priors and imbalance ratios take different rows of a table; each adds to one cache what the others did not have. The same
+    look at the data tells whether finished cells saw these data and this encoder; an InputError names one that did not.
+    """
+    from rowssl.features import open_features
+    from rowssl.problem import load_problem
+
+    seen: dict[tuple[str, str], tuple[str, str]] = {}
+    for cell in cells:
+        data, encoder = cell.config.data, cell.config.encoder
+        if _inputs(cell) not in seen:
+            problem = load_problem(data)
+            # Trunk outputs do not depend on their reduction, which every run makes for itself.
+            opened = open_features(problem, encoder.model_copy(update={"reduce": 0}), seed=cell.config.seed)
+            seen[_inputs(cell)] = (problem.table.fingerprint(), opened.encoder.fingerprint)
+    for result in finished:
+        made_from = (result.facts["table"], result.facts["encoder"]["sha256"])
+        if seen.get(_inputs(result.cell), made_from) != made_from:
+            folder = result.cell.folder(runs)
+            raise InputError(f"{folder} was run on other data or another encoder: choose another --out or remove it.")
+
+
+def _inputs(cell: Cell) -> tuple[str, str]:
+    return cell.config.data.model_dump_json(), cell.config.encoder.model_dump_json()
+
+
+@contextmanager
+def lock(runs: Path) -> Iterator[tuple[int, ...]]:
+    """One grid at a time in a folder. The processes of the cells hold the lock too, so none outlives its grid unnoticed."""
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        stream = open(runs / ".lock", "ab")  # noqa: SIM115 (closed below, with the lock)
+    except OSError as error:
+        raise InputError(f"{runs} cannot be written: {error.strerror or error}.") from error
+    with stream:
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            yield ()
+            return
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise InputError(
+                        f"another command is at work in {runs}: wait for it, or choose another --out."
+                    ) from None
+                time.sleep(0.2)
+            except OSError:  # some network file systems have no locks
+                break
+        yield (stream.fileno(),)

@@ -1,0 +1,199 @@
+"""Where cells run: in processes of this machine, on a Ray cluster, or one after another in this very process.
+
+A runner takes folders that hold a `config.json` and tells how each ended: an exit code, negative for a signal.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from rowssl.bench.cell import NON_FINITE, REFUSED, run_cell
+from rowssl.errors import InputError
+
+Ended = tuple[Path, int]
+LOOK = 0.1  # seconds between looks at the processes
+GRACE = 5.0  # seconds to end after having been asked to
+
+
+class Runner(Protocol):
+    """What the grid needs from a place to run."""
+
+    slots: int  # cells that may run at a time
+
+    @property
+    def busy(self) -> int: ...  # cells that do
+    def submit(self, folder: Path) -> None: ...
+    def wait(self) -> list[Ended]:
+        """Those that ended since; returns after a moment when there are none."""
+        ...
+
+    def stop(self) -> None: ...
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def arguments(folder: Path, report: bool) -> list[str]:
+    """The command of a cell."""
+    return [sys.executable, "-m", "rowssl.bench.cell", str(folder / "config.json"), str(folder), "--leash",
+            *(["--report"] if report else [])]  # fmt: skip
+
+
+def environment(threads: int) -> dict[str, str]:
+    """For a process with so many threads; a smaller number that the user set stays."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    asked = {name: os.environ.get(name, "") for name in names}
+    return {**os.environ, **{n: str(min(threads, int(v)) if v.isdecimal() else threads) for n, v in asked.items()}}
+
+
+def start(command: Sequence[str], folder: Path, threads: int, keep: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """A process whose words go to `log.txt`, whose life hangs on ours, and that Ctrl-C does not reach by itself."""
+    with (folder / "log.txt").open("ab") as log:
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment(threads), start_new_session=True,
+            pass_fds=tuple(keep),
+        )  # fmt: skip
+
+
+class LocalRunner:
+    """So many processes at a time, each with its share of the cores."""
+
+    def __init__(self, workers: int, *, report: bool = False, keep: Sequence[int] = ()) -> None:
+        self.slots, self.report, self.keep = workers, report, keep
+        self.threads = max(1, cores() // workers)
+        self.running: dict[Path, subprocess.Popen[bytes]] = {}
+
+    @property
+    def busy(self) -> int:
+        return len(self.running)
+
+    def submit(self, folder: Path) -> None:
+        self.running[folder] = start(self.command(folder), folder, self.threads, self.keep)
+
+    def command(self, folder: Path) -> list[str]:
+        """What is run for a folder."""
+        return arguments(folder, self.report)
+
+    def wait(self) -> list[Ended]:
+        time.sleep(LOOK)
+        ended = [(folder, process) for folder, process in self.running.items() if process.poll() is not None]
+        for folder, process in ended:
+            _close(process)
+            del self.running[folder]
+        return [(folder, int(process.returncode)) for folder, process in ended]
+
+    def stop(self) -> None:
+        for process in self.running.values():
+            process.terminate()
+        for process in self.running.values():
+            try:
+                process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            _close(process)
+        self.running.clear()
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+class InlineRunner:
+    """One cell after another in this process: for debuggers and for very small cells. Its peak of memory is everyone's."""
+
+    slots = 1
+
+    def __init__(self, *, report: bool = False) -> None:
+        self.report, self.waiting = report, list[Path]()
+
+    @property
+    def busy(self) -> int:
+        return len(self.waiting)
+
+    def submit(self, folder: Path) -> None:
+        self.waiting.append(folder)
+
+    def wait(self) -> list[Ended]:
+        folder = self.waiting.pop(0)
+        try:
+            run_cell(folder / "config.json", folder, report=self.report)
+            return [(folder, 0)]
+        except Exception as error:
+            bad_number = type(error).__name__ == "NonFiniteError"
+            code = REFUSED if isinstance(error, InputError) else NON_FINITE if bad_number else 1
+            text = f"rowssl: {error}\n" if code > 1 else traceback.format_exc()
+            with (folder / "log.txt").open("a", encoding="utf-8") as log:
+                log.write(text)
+            return [(folder, code)]
+
+    def stop(self) -> None:
+        self.waiting.clear()
+
+
+class RayRunner:
+    """One cell is one task of one core; the cluster decides when and where. The folder must be the same for all nodes."""
+
+    slots = 1_000_000
+
+    def __init__(self, address: str, *, report: bool = False, threads: int = 1) -> None:
+        try:
+            self.ray: Any = import_module("ray")
+        except ImportError as error:
+            raise InputError("--on ray needs the package ray: pip install ray.") from error
+        self.report, self.threads = report, threads
+        self.ray.init(address=address if "://" in address else None, ignore_reinit_error=True, log_to_driver=False)
+        self.task = self.ray.remote(num_cpus=threads, max_retries=1)(_ray_cell)
+        self.running: dict[Any, Path] = {}
+
+    @property
+    def busy(self) -> int:
+        return len(self.running)
+
+    def submit(self, folder: Path) -> None:
+        self.running[self.task.remote(str(folder), self.report, self.threads)] = folder
+
+    def wait(self) -> list[Ended]:
+        ended, _ = self.ray.wait(list(self.running), num_returns=1, timeout=1.0)
+        return [(self.running.pop(reference), self._code(reference)) for reference in ended]
+
+    def _code(self, reference: Any) -> int:
+        try:
+            return int(self.ray.get(reference))
+        except Exception:  # the node is gone, or has no such folder: Ray's own classes, which are absent without it
+            return 1
+
+    def stop(self) -> None:
+        for reference in self.running:
+            self.ray.cancel(reference, force=True)
+        self.running.clear()
+
+
+def _ray_cell(folder: str, report: bool, threads: int) -> int:
+    """On a node: the same process as on one's own machine; it ends with the task, for its input does."""
+    process = start(arguments(Path(folder), report), Path(folder), threads)
+    code = process.wait()
+    _close(process)
+    return code
+
+
+def open_runner(on: str, workers: int | None, *, report: bool = False, keep: Sequence[int] = ()) -> Runner:
+    """`local`, `ray` or `ray://address`; 0 workers stands for this process."""
+    if on.partition("://")[0] == "ray":
+        return RayRunner(on, report=report)
+    if on != "local":
+        raise InputError(f"--on {on} is not one of local, ray, ray://address.")
+    if workers == 0:
+        return InlineRunner(report=report)
+    return LocalRunner(workers or cores(), report=report, keep=keep)

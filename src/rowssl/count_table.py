@@ -1,0 +1,104 @@
+"""`rowssl count`: the estimates of one data set side by side, as a table in the terminal and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rowssl.checkpoint import write_text
+from rowssl.config import RunConfig
+from rowssl.count import AUTO, ESTIMATORS, CountEstimate, count_data, estimate_all
+from rowssl.errors import InputError
+from rowssl.features import open_features
+from rowssl.problem import load_problem
+from rowssl.report.count_picture import count_page, count_svg
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+IDEAS = {
+    "density": "clusters, in units of what a known class holds",
+    "gcd": "k-means that agrees best with the labels",
+    "balanced": "the same, every class counting alike",
+    "heads": "heads in use after a short training with twice as many",
+}
+PICTURES = (".html", ".svg")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What `rowssl count` found; the estimate that `--classes auto` uses is the first."""
+
+    estimates: list[CountEstimate]
+    rows: int
+    labelled: int
+    n_old: int
+    encoder: str
+    true_classes: int | None = None  # where the data know it; no estimator does
+
+    @property
+    def used(self) -> CountEstimate:
+        """The one `--classes auto` takes."""
+        return self.estimates[0]
+
+
+def count_source(config: RunConfig, *, max_classes: int | None = None, names: Sequence[str] = ESTIMATORS) -> Counts:
+    """Read the data of a configuration, compute (or find) its features, and ask every estimator."""
+    problem = load_problem(config.data)
+    known_truth = problem.truth is not None and bool((problem.truth >= 0).all())
+    # The test rows play no part; their features would only take time.
+    problem = replace(problem, test=None, test_truth=None, whole_test=None, test_rows=None)
+    features = open_features(problem, config.encoder, seed=config.seed)
+    data = count_data(
+        features.train, features.encoder.tail, problem.targets, problem.n_old, seed=config.seed, max_classes=max_classes
+    )
+    return Counts(
+        estimate_all(data, names),
+        rows=len(problem.table),
+        labelled=int((problem.targets >= 0).sum()),
+        n_old=problem.n_old,
+        encoder=f"{features.encoder.name} ({features.why})",
+        true_classes=problem.true_classes if known_truth else None,
+    )
+
+
+def check_picture(path: Path | None) -> None:
+    """Refuse a picture of another kind before the work starts."""
+    if path is not None and path.suffix.lower() not in PICTURES:
+        raise InputError(f"--out {path} must end in .html or .svg.")
+
+
+def write_picture(path: Path, counts: Counts) -> None:
+    """The search as an SVG file, or as an HTML page with the table."""
+    draw = count_svg if path.suffix.lower() == ".svg" else count_page
+    write_text(path, draw(counts.estimates, n_old=counts.n_old, rows=counts.rows, labelled=counts.labelled))
+
+
+def print_counts(counts: Counts, console: Console) -> None:
+    """One line for each estimator, the used one marked; notes and the truth below."""
+    from rich.table import Table
+
+    console.print(
+        f"{counts.rows:,} rows, {counts.labelled:,} labelled in {counts.n_old} known classes; encoder {counts.encoder}",
+        markup=False,
+    )
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("estimator", no_wrap=True)
+    for heading in ("classes", "interval", "seconds"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("idea")
+    for one in counts.estimates:
+        table.add_row(
+            one.name, f"{one.best:,}", f"{one.low:,} to {one.high:,}", f"{one.seconds:.1f}",
+            "used" if one.name == AUTO else "", IDEAS[one.name],
+            style="bold" if one.name == AUTO else "",
+        )  # fmt: skip
+    console.print(table)
+    for one in counts.estimates:
+        if one.note:
+            console.print(f"{one.name}: {one.note}", markup=False, soft_wrap=True)
+    if counts.true_classes is not None:
+        console.print(f"the data themselves say {counts.true_classes:,}; no estimator was told", markup=False)

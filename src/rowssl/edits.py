@@ -1,0 +1,280 @@
+"""What people made of the classes: renames, merges, splits and moved images, as a history that only grows.
+
+`edits.json` holds the edits in order; what they amount to is a pure function of that list and the classes as trained, so an undo
+is one more entry that takes the last edit back. Class ids stay stable: a merged id goes on as another name of the class it joined.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rowssl.checkpoint import write_text
+from rowssl.edit_state import EditedClass, State
+from rowssl.errors import InputError
+from rowssl.regroup import Leaf, Regroup
+from rowssl.run_folder import locked, model_folder, read_model_facts, run_folder
+
+if TYPE_CHECKING:
+    import torch
+
+EDITS_FORMAT = 1
+FILE = "edits.json"
+LONGEST = 200  # characters of a name
+SHARE_CONTRAST = 3.0  # log-odds of the nearer part for a typical row of a split class
+
+
+@dataclass(frozen=True)
+class Applied:
+    """Rows in terms of the edited classes: place in `Edits.classes`, score, place of the second choice."""
+
+    label: np.ndarray
+    confidence: np.ndarray
+    second: np.ndarray
+
+
+@dataclass(frozen=True)
+class Edits:
+    """The classes of a model as people see them; every change gives a new one.
+
+    Attributes
+    ----------
+    class_ids, n_known, model
+        The classes as trained, and the identity of the run that trained them.
+    history
+        Edits in order, undone ones and undos included.
+    """
+
+    class_ids: tuple[str, ...]
+    n_known: int
+    model: str = ""
+    history: tuple[dict[str, Any], ...] = ()
+
+    @classmethod
+    def load(cls, run: str | Path) -> Edits:
+        """The edits of a run (or model) directory; none if there is no `edits.json`."""
+        facts = read_model_facts(run)
+        plain = cls(tuple(facts["classes"]), facts["n_known"], facts["identity"])
+        path = run_folder(run) / FILE
+        if not path.exists() or model_folder(run).resolve().name != "model":  # a copy of the model alone
+            return plain
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            history, version, model = tuple(content["history"]), content["format"], content["model"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} cannot be read as a history of edits: mend it, or move it away.") from error
+        if version != EDITS_FORMAT:
+            raise InputError(f"{path} has format {version}, this version of rowssl reads format {EDITS_FORMAT}.")
+        if model != plain.model:
+            raise InputError(f"{path} belongs to another model than the one in {path.parent}: move it away.")
+        edits = replace(plain, history=history)
+        edits.state  # noqa: B018 (a history that cannot be followed is refused here, not later)
+        return edits
+
+    def save(self, run: Path) -> None:
+        """Write `edits.json`, whole or not at all."""
+        content = {"format": EDITS_FORMAT, "model": self.model, "history": list(self.history)}
+        write_text(run / FILE, json.dumps(content, indent=1, ensure_ascii=False))
+
+    @cached_property
+    def effective(self) -> tuple[dict[str, Any], ...]:
+        """The edits that hold, undone ones left out."""
+        done: list[dict[str, Any]] = []
+        for edit in self.history:
+            if isinstance(edit, dict) and edit.get("do") == "undo":
+                del done[-1:]
+            else:
+                done.append(edit)
+        return tuple(done)
+
+    @cached_property
+    def state(self) -> State:
+        """What the history amounts to."""
+        heads = enumerate(self.class_ids)
+        state = State({one: (head < self.n_known, (Leaf(head),)) for head, one in heads})
+        for number, edit in enumerate(self.effective, start=1):
+            try:
+                state.add(edit)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise InputError(
+                    f"{FILE}: edit {number} cannot be followed ({error}): mend it, or remove it."
+                ) from error
+        return state
+
+    @cached_property
+    def classes(self) -> tuple[EditedClass, ...]:
+        """The classes there are, known ones first, otherwise in the order of training."""
+        found = [EditedClass(i, self.state.names.get(i, i), *content) for i, content in self.state.classes.items()]
+        return tuple(sorted(found, key=lambda one: not one.known))
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Id -> name of every class there is."""
+        return {one.id: one.name for one in self.classes}
+
+    @cached_property
+    def place(self) -> dict[str, int]:
+        """Id -> place in `classes`."""
+        return {one.id: place for place, one in enumerate(self.classes)}
+
+    @property
+    def moves(self) -> dict[str, str]:
+        """Row name -> class a person moved it to (an id of that time: see `resolve`)."""
+        return self.state.moves
+
+    def resolve(self, class_id: str, feature: np.ndarray | None = None) -> str:
+        """The class that goes by an id today; for a split class the part nearest to a unit feature (d,)."""
+        state = self.state
+        while class_id not in state.classes:
+            if class_id in state.joined:
+                class_id = state.joined[class_id]
+            elif class_id not in state.divided:
+                raise self._unknown(class_id)
+            else:
+                number, parts = state.divided[class_id]
+                if feature is None:
+                    raise InputError(f"Class {class_id} was split into {' and '.join(parts)}: say which.")
+                class_id = parts[int(np.argmax(np.asarray(state.splits[number].directions) @ feature))]
+        return class_id
+
+    def find(self, text: str) -> str:
+        """The id of the class a person means by an id, an id of old, or a name."""
+        text = text.strip()
+        state = self.state
+        if text in state.classes or text in state.joined or text in state.divided:
+            return self.resolve(text)
+        named = [one for one, name in state.names.items() if name == text]
+        for one in sorted(named, key=lambda one: one not in state.classes):
+            return self.resolve(one)
+        raise self._unknown(text)
+
+    def _unknown(self, text: str) -> InputError:
+        hint = self.suggestion(text)
+        return InputError(f"There is no class {text!r}{hint}{'?' if 'did you mean' in hint else '.'}")
+
+    def suggestion(self, text: str) -> str:
+        """`: did you mean ...?`, or the first few classes there are."""
+        spelled = {one.id: one.id for one in self.classes}
+        spelled |= {one.name: f"{one.id} ({one.name})" for one in self.classes if one.name != one.id}
+        lower = {key.lower(): shown for key, shown in spelled.items()}
+        near = list(dict.fromkeys(lower[key] for key in difflib.get_close_matches(text.lower(), lower, 3, 0.5)))
+        if near:
+            return f": did you mean {' or '.join(near)}"
+        shown = ", ".join(one.id for one in self.classes[:8])
+        return f": the classes are {shown}{', ...' if len(self.classes) > 8 else ''}"
+
+    def _with(self, **edit: Any) -> Edits:
+        stamped = {"time": datetime.now(UTC).isoformat(timespec="seconds"), **edit}
+        return replace(self, history=(*self.history, stamped))
+
+    def rename(self, which: str, name: str) -> Edits:
+        """Call a class something; its id stays."""
+        one, name = self.find(which), name.strip()
+        if not name or len(name) > LONGEST or not name.isprintable():
+            raise InputError(f"A name is 1 to {LONGEST} printable characters on one line.")
+        others = {other.name for other in self.classes if other.id != one} | set(self.state.classes) - {one}
+        if name in others or (name in self.state.joined and self.resolve(name) != one):
+            raise InputError(f"Another class is called {name!r} already: choose another name, or merge the two.")
+        return self._with(do="rename", **{"class": one}, name=name)
+
+    def merge(self, into: str, other: str) -> Edits:
+        """The images of `other` become images of `into`; the id of `other` goes on to mean `into`."""
+        one, gone = self.find(into), self.find(other)
+        if one == gone:
+            raise InputError(f"{into} and {other} are the same class already.")
+        return self._with(do="merge", into=one, **{"class": gone})
+
+    def split(self, which: str, features: np.ndarray, parts: int = 2) -> Edits:
+        """Divide a class by k-means on the unit features (n, d) of its training rows; the largest part comes first."""
+        from rowssl.cluster import kmeans
+
+        one = self.find(which)
+        features = np.asarray(features, dtype=np.float32)
+        if not 2 <= parts <= len(features):
+            raise InputError(f"Class {one} has {len(features)} images and cannot be split into {parts} parts.")
+        centres = np.asarray(kmeans(features, parts, seed=0).centers, dtype=np.float64)
+        directions = centres / np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)
+        sizes = np.bincount((features @ directions.T).argmax(1), minlength=parts)
+        if (sizes == 0).any():
+            raise InputError(
+                f"Class {one} cannot be split into {parts} parts: its images look too much alike to the model."
+            )
+        directions = directions[np.argsort(-sizes, kind="stable")]
+        cosine = np.sort(features @ directions.T, axis=1)
+        temperature = max(float((cosine[:, -1] - cosine[:, -2]).mean()) / SHARE_CONTRAST, 1e-6)
+        taken = {*self.class_ids, *self.state.classes, *self.state.joined, *self.state.divided}
+        free = (f"{one}.{number}" for number in range(1, len(taken) + parts + 1))
+        ids = [name for name in free if name not in taken][:parts]
+        short = [[float(f"{value:.7g}") for value in row] for row in directions]
+        return self._with(do="split", **{"class": one}, parts=ids, directions=short, temperature=temperature)
+
+    def move(self, rows: Mapping[str, str], new: Sequence[str] = ()) -> Edits:
+        """Put training rows (by name) into classes, by id or name; classes in `new` are made first."""
+        made = replace(self, history=(*self.history, {"do": "move", "rows": {}, "new": list(new)})) if new else self
+        known = {which: made.find(which) for which in set(rows.values())}
+        target = {row: known[which] for row, which in rows.items()}
+        return self._with(do="move", rows=target, **({"new": list(new)} if new else {}))
+
+    def undo(self) -> Edits:
+        """Take the last edit that holds back; again for the one before it."""
+        if not self.effective:
+            raise InputError("There is no edit to undo.")
+        return self._with(do="undo")
+
+    def regroup(self) -> Regroup:
+        """The edits as a module: head probabilities and unit features to class scores and classes."""
+        return Regroup([one.leaves for one in self.classes], self.state.splits)
+
+    def apply(
+        self,
+        probability: torch.Tensor,
+        feature: torch.Tensor,
+        head: np.ndarray | None = None,
+        names: Sequence[str] = (),
+    ) -> Applied:
+        """Rows in terms of the edited classes.
+
+        Parameters
+        ----------
+        probability, feature
+            Of the heads as trained (N, C), and unit features (N, d).
+        head
+            (N,) the head each row belongs to, by default the most probable one.
+        names
+            Names of training rows; those that a person moved are where they were moved to, with confidence 1.
+        """
+        import torch
+
+        with torch.no_grad():
+            given = None if head is None else torch.from_numpy(np.asarray(head, dtype=np.int64))
+            scores, chosen = (part.cpu().numpy() for part in self.regroup()(probability, feature, given))
+        label, rows = chosen.astype(np.int64), np.arange(len(chosen))
+        confidence = scores[rows, label]
+        others = scores.copy()
+        others[rows, label] = -1.0
+        second = others.argmax(1)
+        for row in (i for i, name in enumerate(names) if name in self.moves) if self.moves else ():
+            to = self.place[self.resolve(self.moves[names[row]], feature[row].cpu().numpy())]
+            if to != label[row]:
+                second[row] = label[row]  # what the model would have said
+            label[row], confidence[row] = to, 1.0
+        return Applied(label, confidence, second)
+
+
+def change(run: str | Path, edit: Callable[[Edits], Edits], after: Callable[[Edits], None] | None = None) -> Edits:
+    """Load, change and save the edits of a run while no other process does; `after` runs before the next one may."""
+    folder = run_folder(run)
+    with locked(folder):
+        edits = edit(Edits.load(folder))
+        edits.save(folder)
+        if after is not None:
+            after(edits)
+    return edits

@@ -1,0 +1,120 @@
+"""OpenCon (Sun & Li, TMLR 2022): prototypes that follow the embeddings, and a contrastive loss for what looks novel.
+
+h = g(z) is the unit embedding, m_c the prototype of class c, unit too; they move by averaging, not by gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rowssl import distributed, losses
+from rowssl.data.loader import Feed
+from rowssl.errors import InputError
+from rowssl.methods.base import Method, projector_sizes
+from rowssl.methods.opencon_parts import follow_prototypes, looks_novel, moved_prototypes
+from rowssl.methods.oracle import HeadPrior
+from rowssl.methods.readout import check_choice
+from rowssl.nn.heads import Projector
+from rowssl.types import Batch, Step
+
+
+class OpenCon(Method):
+    """Three contrastive losses, each among its own rows: labelled, unlabelled, and unlabelled that look novel."""
+
+    prototypes: Tensor  # m_c, (C, out)
+
+    def __init__(
+        self,
+        tail: nn.Module,
+        *,
+        projector_hidden: int | None = None,
+        projector_out: int | None = 128,
+        weight_labelled: float = 0.2,  # lambda_l, of L_l
+        weight_unlabelled: float = 1.0,  # lambda_u, of L_u
+        weight_novel: float = 0.1,  # lambda_n, of L_n, reached linearly ...
+        ramp: float = 0.5,  # ... over this share of the epochs
+        tau_labelled: float = 0.1,
+        tau_unlabelled: float = 0.4,
+        tau_novel: float = 0.7,
+        known_share: float = 0.7,  # p: lambda is set such that this share of the labelled rows counts as known
+        momentum: float = 0.9,  # gamma of the prototypes
+        weight_entropy: float = 0.05,
+        scale: float = 10.0,  # of the cosines in the entropy term
+        entropy_prior: str = "balanced",  # all classes equally large; "uniform": plain entropy; "true_prior": oracle
+        labelled_ratio: float = 0.5,  # what "balanced" takes for the labelled share of a known class
+        oracle_truth: Tensor | None = None,  # (N,) true classes, read by the true_prior oracle only
+        **common: Any,
+    ) -> None:
+        super().__init__(tail, **common)
+        hidden, out = projector_sizes(self.out_dim, projector_hidden, projector_out)
+        self.projector = Projector(self.out_dim, hidden=hidden, out=out, generator=self.generator)
+        self.weights, self.ramp = (weight_labelled, weight_unlabelled, weight_novel), ramp
+        self.tau_labelled, self.tau_unlabelled, self.tau_novel = tau_labelled, tau_unlabelled, tau_novel
+        self.known_share, self.momentum, self.weight_entropy, self.scale = known_share, momentum, weight_entropy, scale
+        start = torch.randn(self.n_classes, out, generator=self.generator)
+        self.register_buffer("prototypes", F.normalize(start, dim=1))
+        if not 0 <= labelled_ratio < 1:
+            raise InputError(f"Option labelled_ratio must be at least 0 and less than 1, not {labelled_ratio}.")
+        prior = check_choice("entropy_prior", entropy_prior, ("balanced", "uniform", "true_prior"))
+        q = torch.ones(self.n_classes)
+        q[: self.n_old] = 1 - labelled_ratio if prior == "balanced" else 1.0
+        self.prior = HeadPrior(q, oracle=prior == "true_prior", truth=oracle_truth)
+
+    def begin_epoch(self, feed: Feed, epoch: int) -> None:
+        """Only the oracle looks ahead: the true sizes of the classes among the unlabelled rows."""
+        if self.prior.oracle and len(feed.unlabelled):
+            self.eval()
+            cosine = [self.projector(self.tail(x)) @ self.prototypes.T for _, x in feed.chunks(feed.unlabelled)]
+            rows = torch.from_numpy(feed.unlabelled).to(feed.device)
+            self.prior.value.copy_(self.prior.share(torch.cat(cosine).argmax(1), rows, self.n_old))
+
+    def loss(self, batch: Batch) -> Step:
+        """lambda_n L_n + lambda_l L_l + lambda_u L_u - w H_q."""
+        local = self.projector(self.tail(torch.cat(batch.views))).chunk(2)
+        h0, h1 = distributed.gather(len(batch.index), *local)
+        cosine = (h0 @ self.prototypes.T).to(self.prototypes)
+        target, unlabelled = batch.target, batch.target < 0
+        pseudo = cosine.detach().argmax(1)
+        novel = looks_novel(cosine.detach(), target, self.n_old, self.known_share)
+
+        # Each is a supervised contrastive loss: rows numbered -1 stay outside, rows of the same number are positives.
+        rows = torch.arange(len(target), device=target.device)
+        terms = (
+            losses.sup_con(h0, h1, target, self.tau_labelled),
+            losses.sup_con(h0, h1, torch.where(unlabelled, rows, -1), self.tau_unlabelled),  # SimCLR
+            losses.sup_con(h0, h1, torch.where(novel, pseudo, -1), self.tau_novel),
+        )
+        risen = min(1.0, batch.epoch / max(1e-9, self.ramp * batch.epochs))
+        probability = F.softmax(self.scale * cosine[unlabelled], dim=1)
+        gap = losses.entropy_gap(probability, self.prior.value) if len(probability) else h0.sum() * 0.0
+        assigned = torch.where(unlabelled & (pseudo < self.n_old), -1, torch.where(unlabelled, pseudo, target))
+        return Step(
+            {
+                "labelled": self.weights[0] * terms[0],
+                "unlabelled": self.weights[1] * terms[1],
+                "novel": self.weights[2] * risen * terms[2],
+                "entropy": self.weight_entropy * gap,
+            },
+            {"h": h0.detach(), "assigned": assigned},
+        )
+
+    @torch.no_grad()
+    def after_step(self, batch: Batch, step: Step) -> None:
+        """m_c <- norm(gamma m_c + (1 - gamma) h) for labelled rows and those pseudo-labelled novel, in random order."""
+        order = np.random.default_rng([42, batch.step]).permutation(len(batch.index))
+        rank = torch.from_numpy(order).to(batch.index.device)
+        h = step.extras["h"].to(self.prototypes)
+        self.prototypes.copy_(moved_prototypes(self.prototypes, h, step.extras["assigned"], rank, self.momentum))
+
+    @torch.no_grad()
+    def finish(self, feed: Feed) -> None:
+        """The prototypes live behind the projector; the classifier on z learns to answer as they do."""
+        self.eval()
+        z = torch.cat([self.tail(x) for _, x in feed.chunks()])
+        h = torch.cat([self.projector(part) for part in z.split(1024)])
+        follow_prototypes(self.classifier, z, h, self.prototypes, self.seed)

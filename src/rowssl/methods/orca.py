@@ -1,0 +1,116 @@
+"""ORCA (Cao et al., ICLR 2022): pairs of neighbours, and a supervised loss held back while the model is uncertain.
+
+L = L_S + eta_1 L_P + eta_2 R, section 3 of its paper; o = scale times the cosine logits, p = softmax(o), view 1 is batch view 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rowssl import losses
+from rowssl.data.loader import Feed
+from rowssl.methods.base import Method
+from rowssl.methods.oracle import HeadPrior
+from rowssl.methods.readout import check_choice
+from rowssl.types import Batch, Step
+
+
+class ORCA(Method):
+    """No projector and no contrastive loss: everything acts on the classifier's probabilities."""
+
+    u_bar: Tensor  # mean uncertainty of the unlabelled rows, (); refreshed before every epoch
+
+    def __init__(
+        self,
+        tail: nn.Module,
+        *,
+        scale: float = 10.0,  # s: inverse temperature of the cosine logits
+        margin: str = "uncertainty",  # lambda u_bar; "fixed": always at its cap; "zero": plain cross-entropy
+        margin_cap: float = 0.5,  # the margin is at most scale times this
+        eta_pair: float = 1.0,  # eta_1
+        eta_prior: float = 1.0,  # eta_2
+        prior: str = "uniform",  # P(y) that R assumes for a batch; "true_prior": oracle
+        oracle_truth: Tensor | None = None,  # (N,) true classes, read by the true_prior oracle only
+        **common: Any,
+    ) -> None:
+        super().__init__(tail, **common)
+        self.scale, self.margin_cap, self.eta_pair, self.eta_prior = scale, margin_cap, eta_pair, eta_prior
+        self.margin = check_choice("margin", margin, ("uncertainty", "fixed", "zero"))
+        oracle = check_choice("prior", prior, ("uniform", "true_prior")) == "true_prior"
+        self.prior = HeadPrior(torch.ones(self.n_classes), oracle=oracle, truth=oracle_truth)
+        self.register_buffer("u_bar", torch.zeros(()))
+
+    def begin_epoch(self, feed: Feed, epoch: int) -> None:
+        """u_bar = mean of 1 - max_k p_k over the unlabelled rows, on a clean pass."""
+        if len(feed.unlabelled) == 0:
+            return  # nothing to be uncertain of
+        self.eval()
+        found = [self._probability(self.predict_logits(x)).max(1) for _, x in feed.chunks(feed.unlabelled)]
+        self.u_bar.copy_(1 - torch.cat([top.values for top in found]).mean())
+        if self.prior.oracle:
+            rows, seen = torch.from_numpy(feed.unlabelled).to(feed.device), feed.targets[feed.targets >= 0]
+            share = self.prior.share(torch.cat([top.indices for top in found]), rows, self.n_old)
+            if len(seen):  # half of a batch is labelled
+                share = 0.5 * share + 0.5 * torch.bincount(seen, minlength=self.n_classes) / len(seen)
+            self.prior.value.copy_(share)
+
+    def _probability(self, cosine: Tensor) -> Tensor:
+        return F.softmax(self.scale * cosine, dim=1)
+
+    def loss(self, batch: Batch) -> Step:
+        """Cross-entropy with the uncertainty's margin, pairs drawn together, and the mean prediction kept near P(y)."""
+        (o0, o1), (z,) = self.two_views(batch, unit_constant, project_both=False)
+        o0, o1 = self.scale * o0, self.scale * o1
+        target, labelled = batch.target, batch.target >= 0
+
+        # L_S: the target's logit is raised, so a class is not pulled tighter than the unlabelled rows are certain.
+        raised = o0[labelled] + self._margin() * F.one_hot(target[labelled], self.n_classes)
+        supervised = F.cross_entropy(raised, target[labelled]) if len(raised) else o0.sum() * 0.0
+
+        # L_P: -log <p_i, p'_j>, j a row of the same class or the nearest neighbour; in logs, which cannot underflow.
+        mate = positive_pairs(z, target, batch.index, batch.step)
+        log_p, log_p1 = F.log_softmax(o0, dim=1), F.log_softmax(o1, dim=1)
+        pairwise = -torch.logsumexp(log_p + log_p1[mate], dim=1).mean()
+
+        regulariser = losses.entropy_gap(log_p.exp(), self.prior.value)
+        return Step(
+            {
+                "classification": supervised,
+                "pairwise": self.eta_pair * pairwise,
+                "entropy": self.eta_prior * regulariser,
+            }
+        )
+
+    def _margin(self) -> Tensor | float:
+        """How much the target's logit is raised."""
+        if self.margin == "zero":
+            return 0.0
+        cap = self.scale * self.margin_cap
+        return cap if self.margin == "fixed" else (self.scale * self.u_bar).clamp_max(cap)
+
+
+def unit_constant(z: Tensor) -> Tensor:
+    """Unit features through which no gradient flows: (B, d) -> (B, d)."""
+    return F.normalize(z.detach(), dim=1)
+
+
+@torch.no_grad()
+def positive_pairs(z: Tensor, target: Tensor, index: Tensor, step: int) -> Tensor:
+    """The row each row is paired with, never a copy of itself unless there is no other: (B, d), (B,), (B,) -> (B,).
+
+    A labelled row: a random other one of its class in the batch. An unlabelled row: its nearest neighbour among all.
+    """
+    rows = torch.arange(len(z), device=z.device)
+    other = index[:, None] != index[None, :]  # rows are drawn with replacement: the same image may be there twice
+    labelled = target >= 0
+    same = (target[:, None] == target[None, :]) & other
+    lot = torch.from_numpy(np.random.default_rng([41, step]).random((len(z), len(z)))).to(z.device)
+    drawn = torch.where(same, lot, -1.0).argmax(1)
+    nearest = (z @ z.T).masked_fill(~other, -torch.inf).argmax(1)
+    mate = torch.where(labelled, drawn, nearest)
+    return torch.where(torch.where(labelled, same.any(1), other.any(1)), mate, rows)

@@ -1,0 +1,92 @@
+"""Where things are in a run directory, and what the model in it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rowssl.checkpoint import read_manifest
+from rowssl.errors import InputError
+
+NEEDED = {
+    "classes": list, "n_known": int, "temperature": float, "method": str, "options": dict, "seed": int, "encoder": dict,
+    "identity": str, "far": dict,
+}  # fmt: skip
+
+
+def model_folder(path: str | Path) -> Path:
+    """The model's folder of a run directory, or the folder itself when it is one."""
+    path = Path(path)
+    for folder in (path / "model", path):
+        if (folder / "manifest.json").is_file():
+            return folder
+    if not path.is_dir():
+        raise InputError(f"{path} does not exist or is no folder: give the run directory of `rowssl fit`.")
+    raise InputError(f"{path} holds no finished run: there is no model/manifest.json in it.")
+
+
+def run_folder(path: str | Path) -> Path:
+    """The run directory of a run directory or of the model folder in it."""
+    folder = model_folder(path)
+    return folder.parent if folder.name else folder.resolve().parent
+
+
+def check_model_facts(facts: dict[str, Any], folder: Path) -> None:
+    """An InputError unless these are the facts of a model that this version can use."""
+    from rowssl.methods import METHODS
+
+    if facts.get("model_format") != 1:
+        raise InputError(
+            f"{folder} was written by another version of rowssl: run the same `rowssl fit` command again, it is quick."
+            if "classes" in facts
+            else f"{folder} holds no model of rowssl."
+        )
+    for name, kind in NEEDED.items():
+        if not isinstance(facts.get(name), kind):
+            raise InputError(f"{folder / 'manifest.json'} does not say what {name} is.")
+    ids = facts["classes"]
+    if (
+        not all(isinstance(one, str) for one in ids)
+        or len(set(ids)) < len(ids)
+        or not 0 <= facts["n_known"] <= len(ids)
+    ):
+        raise InputError(f"{folder / 'manifest.json'} does not name every class once.")
+    if facts["method"] not in METHODS:
+        raise InputError(
+            f"{folder} was trained by method {facts['method']!r}, which this version of rowssl does not have."
+        )
+
+
+def read_model_facts(path: str | Path) -> dict[str, Any]:
+    """Checked facts of a model, without its tensors."""
+    folder = model_folder(path)
+    facts = read_manifest(folder)
+    check_model_facts(facts, folder)
+    return facts
+
+
+@contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """One process (and one thread) at a time; the lock is free again when its holder dies."""
+    from rowssl.progress import err
+
+    try:
+        stream = open(run / ".edits.lock", "ab")  # noqa: SIM115 (closed below, with the lock)
+    except OSError as error:
+        raise InputError(f"{run} cannot be written: {error.strerror or error}.") from error
+    with stream:
+        try:
+            import fcntl
+
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                err.print(f"waiting for another process that edits {run}", markup=False, soft_wrap=True)
+                fcntl.flock(stream, fcntl.LOCK_EX)
+        except (ImportError, OSError):  # Windows, some network file systems
+            raise InputError(
+                f"{run} is on a file system without locks: copy the run to another one to edit it."
+            ) from None
+        yield

@@ -1,0 +1,246 @@
+"""The page and the JSON API of a served run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from importlib.resources import files
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from pydantic import ValidationError
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+from rowssl import __version__, edit_run
+from rowssl.data.images import MAX_PIXELS
+from rowssl.edit_run import Changed
+from rowssl.errors import ImageError, InputError
+from rowssl.serve.gate import Gate
+from rowssl.serve.guard import Guard
+from rowssl.serve.models import Answer, ClassPage, Edited, Embedding, Health, Merge, Move, Overview, Problem, Rename
+from rowssl.serve.models import Split as SplitBody
+from rowssl.serve.served import NotThere, Served, Stale
+
+ENVELOPE = 64 * 1024  # bytes of a multipart body around the file
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    404: {"model": Problem, "description": "No such class or row."},
+    422: {"model": Problem, "description": "One sentence says what is wrong."},
+    503: {"model": Problem, "description": "Too many requests at a time."},
+}
+PREDICT_BODY = {
+    "required": True,
+    "content": {
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "required": ["image"],
+                "properties": {"image": {"type": "string", "format": "binary", "description": "One image file."}},
+            }
+        },
+        "application/json": {"schema": Embedding.model_json_schema()},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one client may ask of the server."""
+
+    upload: int = 10 * 2**20  # bytes of an image
+    body: int = 2**20  # bytes of any other request
+    workers: int = 2  # answers at a time
+    queue: int = 16  # answers waiting
+    seconds: float = 30.0
+
+
+def create_app(served: Served, *, host: str = "127.0.0.1", token: str = "", limits: Limits | None = None) -> Guard:
+    """The ASGI application; `Guard` says what `host` and `token` are for."""
+    limits = limits or Limits()
+    answers = Gate(limits.workers, limits.queue, limits.seconds)
+    looks = Gate(2, 512, limits.seconds)  # a gallery asks for a hundred thumbnails at once
+    edits = Gate(1, limits.queue, limits.seconds)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        answers.close()
+        looks.close()
+        edits.close(wait=True)
+        served.close()
+
+    app = FastAPI(
+        title="rowssl", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
+        description="Classes of a finished run: ask about new images, and edit the classes.",
+    )  # fmt: skip
+    _refusals(app)
+    _page(app)
+
+    @app.get("/health", summary="Whether the server is up")
+    async def health() -> Health:
+        return Health(version=__version__, classes=len(served.model.edits.classes))
+
+    @app.post(
+        "/predict",
+        summary="What the model says of one image, or of one embedding",
+        openapi_extra={"requestBody": PREDICT_BODY},
+        responses=REFUSALS
+        | {413: {"model": Problem, "description": "Above 10 MiB."}}
+        | {415: {"model": Problem, "description": "Not an image."}}
+        | {504: {"model": Problem, "description": "It took too long."}},
+    )
+    async def predict(request: Request) -> Answer:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "application/json":
+            return await answers.run(served.answer_embedding, partial(_embedding, request))
+        if kind != "multipart/form-data":
+            raise HTTPException(415, "Send an image as multipart/form-data, or an embedding as application/json.")
+        if not served.model.takes_images:
+            raise HTTPException(422, 'The run is on embeddings: send JSON, {"embedding": [...]}, and no image.')
+        return await answers.run(partial(_judge, served), partial(_upload, request, limits.upload))
+
+    @app.get("/classes", summary="All classes, largest first")
+    async def classes() -> Overview:
+        return await looks.run(served.overview)
+
+    @app.get("/classes.csv", summary="The classes as a table", response_class=FileResponse)
+    async def table() -> FileResponse:
+        path = served.folder / "classes.csv"
+        if not path.is_file():
+            raise NotThere(f"{path} is no longer there.")
+        return FileResponse(path, media_type="text/csv; charset=utf-8", filename="classes.csv")
+
+    @app.get("/classes/{class_id:path}", summary="A class and its training images", responses=REFUSALS)
+    async def one_class(
+        class_id: str,
+        order: Annotated[Literal["typical", "doubtful"], Query(description="Which images come first.")] = "typical",
+        offset: Annotated[int, Query(ge=0)] = 0,
+        limit: Annotated[int, Query(ge=0, le=200)] = 60,
+    ) -> ClassPage:
+        def look() -> ClassPage:
+            view = served.view()
+            return view.page(view.place(class_id), order, offset, limit)
+
+        return await looks.run(look)
+
+    @app.get("/thumb/{row}", summary="A small picture of a training image", responses=REFUSALS, response_class=Response)
+    async def thumb(row: int) -> Response:
+        picture = await looks.run(partial(served.thumb, row))
+        return Response(picture, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=86400"})
+
+    async def edit(work: Callable[..., Changed], *asked: str, **options: object) -> Edited:
+        def change() -> Edited:
+            for one in asked:
+                served.view().place(one)  # 404 rather than 422
+            overview, problems = served.edit(lambda: work(served.folder, report=False, **options))
+            return Edited(**overview.model_dump(), problems=list(problems))
+
+        return await edits.run(change)
+
+    @app.patch("/classes/{class_id:path}", summary="Call a class something", responses=REFUSALS)
+    async def rename(class_id: str, body: Rename) -> Edited:
+        return await edit(edit_run.rename, class_id, which=class_id, name=body.name)
+
+    @app.post("/classes/{class_id:path}/merge", summary="Other classes join this one", responses=REFUSALS)
+    async def merge(class_id: str, body: Merge) -> Edited:
+        return await edit(edit_run.merge, class_id, *body.others, into=class_id, others=body.others)
+
+    @app.post(
+        "/classes/{class_id:path}/split", summary="Divide a class by what its images look like", responses=REFUSALS
+    )
+    async def split(class_id: str, body: SplitBody) -> Edited:
+        return await edit(edit_run.split, class_id, which=class_id, parts=body.parts)
+
+    @app.post("/move", summary="Put training images into another class", responses=REFUSALS)
+    async def move(body: Move) -> Edited:
+        return await edit(edit_run.move, body.class_id, files=body.files, which=body.class_id)
+
+    @app.post("/undo", summary="Take the last edit back", responses=REFUSALS)
+    async def undo() -> Edited:
+        return await edit(edit_run.undo)
+
+    return Guard(app, host=host, token=token, body=limits.body, upload=limits.upload + ENVELOPE)
+
+
+def _judge(served: Served, data: bytes) -> Answer:
+    try:
+        return served.answer_image(data)
+    except ImageError as error:
+        reason = str(error).removeprefix("cannot read image upload: ")
+        if "megapixels" in reason:
+            raise HTTPException(422, f"The image is above the limit of {MAX_PIXELS / 1e6:g} megapixels.") from None
+        raise HTTPException(415, f"This cannot be read as an image: {reason}.") from None
+
+
+async def _upload(request: Request, limit: int) -> bytes:
+    """The file of a multipart body; the guard stops a body that is too large while it comes in."""
+    async with request.form(max_files=1, max_fields=8) as form:
+        for part in form.values():
+            if isinstance(part, UploadFile):
+                if (part.size or 0) > limit:
+                    raise HTTPException(413, f"The upload is above the limit of {limit / 2**20:.0f} MiB.")
+                return await part.read()
+    raise HTTPException(422, "There is no file in the request: send the image as the field `image`.")
+
+
+async def _embedding(request: Request) -> list[float]:
+    try:
+        return Embedding.model_validate_json(await request.body()).embedding
+    except ValidationError as error:
+        raise HTTPException(422, _sentence(error.errors())) from None
+
+
+def _sentence(errors: Any) -> str:
+    """The first mistake in a request body, in words."""
+    first = errors[0]
+    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
+    return f"{f'{place}: ' if place else ''}{first['msg']}"
+
+
+def _refusals(app: FastAPI) -> None:
+    """Every refusal is {"detail": one sentence}."""
+
+    @app.exception_handler(InputError)
+    async def refused(_: Request, error: InputError) -> JSONResponse:
+        status = 404 if isinstance(error, NotThere) else 503 if isinstance(error, Stale) else 422
+        return JSONResponse({"detail": str(error)}, status)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        return JSONResponse({"detail": _sentence(error.errors())}, 422)
+
+
+def _page(app: FastAPI) -> None:
+    """The page, its script and style from the package, and a list of the endpoints."""
+    folder = files("rowssl.serve")
+    kinds = {"page.html": "text/html", "page.js": "text/javascript", "page.css": "text/css"}
+    for name, kind in kinds.items():
+        content = partial(Response, folder.joinpath(name).read_bytes(), media_type=f"{kind}; charset=utf-8")
+        place = "/" if name == "page.html" else f"/{name}"
+        app.router.routes.append(Route(place, partial(_same, content), include_in_schema=False))
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        rows = "".join(
+            f"<tr><td><code>{escape(method.upper())}</code></td><td><code>{escape(path)}</code></td>"
+            f"<td>{escape(about.get('summary', ''))}</td></tr>"
+            for path, methods in app.openapi()["paths"].items()
+            for method, about in methods.items()
+        )
+        return HTMLResponse(
+            '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+            '<title>rowssl: the API</title><link rel="icon" href="data:,">'
+            '<link rel="stylesheet" href="/page.css"><main><h1>The API</h1>'
+            '<p class="lead">Bodies and answers are in <a href="/openapi.json">openapi.json</a>; '
+            f'<a href="/">back to the page</a>.</p><div class="scroll"><table class="api">{rows}</table></div></main></html>'
+        )
+
+
+async def _same(content: Callable[..., Response], _: Request) -> Response:
+    return content(headers={"Cache-Control": "no-cache"})

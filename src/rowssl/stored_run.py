@@ -1,0 +1,190 @@
+"""A run read from its directory, in terms of the classes as people edited them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rowssl.checkpoint import read_directory
+from rowssl.config import DataConfig, RunConfig, build_config
+from rowssl.data.images import Skipped
+from rowssl.data.table import Table
+from rowssl.edits import Edits
+from rowssl.errors import InputError
+from rowssl.evaluate import Evaluation, evaluate
+from rowssl.nn.heads import CosineClassifier
+from rowssl.problem import Problem, load_problem
+from rowssl.results import Answers, ClassIds
+from rowssl.run_folder import model_folder, run_folder
+
+ANSWERS_FORMAT = 1  # of answers/, which `run_files.save_answers` writes
+CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run read from its directory, in terms of the edited classes: what a report, a page or a new fit need.
+
+    `answers`, `names` and `problem.targets` count classes as `edits.classes` does; a row that a person moved counts as labelled.
+    `problem.truth` and `evaluation` are about the true classes, `problem.class_names`, where these are known.
+    """
+
+    folder: Path
+    config: RunConfig
+    problem: Problem
+    answers: Answers
+    names: ClassIds
+    edits: Edits
+    evaluation: Evaluation | None
+    metrics: dict[str, Any]
+    curves: list[dict[str, Any]]
+    seconds: float
+    facts: dict[str, str]
+    data: DataConfig  # found from any working directory
+    images: str  # why there are no pictures though there were, else empty
+
+
+def open_run(run: str | Path, edits: Edits | None = None, *, images: bool = True) -> StoredRun:
+    """Read a run directory.
+
+    Parameters
+    ----------
+    run
+        The directory.
+    edits
+        Instead of the ones in it.
+    images
+        Also make pictures available where a benchmark has to be read again for them; files are opened one by one anyway.
+    """
+    folder = run_folder(run)
+    edits = edits or Edits.load(folder)
+    tensors, facts = read_directory(folder / "answers")
+    if facts.get("answers_format") != ANSWERS_FORMAT or facts.get("identity") != edits.model:
+        raise InputError(
+            f"{folder / 'answers'} does not belong to the model beside it: run the same `rowssl fit` again."
+        )
+    try:
+        config = build_config(
+            json.loads((folder / "config.json").read_text(encoding="utf-8")), str(folder / "config.json")
+        )
+        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        log = folder / "metrics.jsonl"
+        curves = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{folder} cannot be read as a run: {str(error).splitlines()[0]}.") from error
+    rows = {name: column.numpy() for name, column in tensors["rows"].items()}
+    table, missing = _table(facts, len(rows["head"]), images)
+    problem = Problem(
+        table, rows["target"].astype(np.int64), tuple(facts["class_names"]), facts["n_old"],
+        truth=rows["truth"].astype(np.int64) if "truth" in rows else None, profile_svg=facts["profile_svg"],
+    )  # fmt: skip
+    trained = _answers(rows)
+    test = {name: column.numpy() for name, column in tensors["test"].items()} if "test" in tensors else None
+    if not edits.effective:
+        names = ClassIds(edits.class_ids, edits.n_known)
+        answers, targets = trained, problem.targets
+        test_head = None if test is None else test["head"].astype(np.int64)
+    else:
+        names = ClassIds(
+            tuple(one.id for one in edits.classes), sum(one.known for one in edits.classes), tuple(edits.names.values())
+        )
+        score = HeadScores.load(folder)
+        answers, targets = _edited(edits, score, trained, problem)
+        test_head = None
+        if test is not None:
+            test_head = edits.apply(*score(test["feature"]), test["head"]).label
+    evaluation = _judge(problem, answers, test_head, None if test is None else test["truth"], len(names.ids))
+    problem = replace(problem, targets=targets)
+    return StoredRun(
+        folder, config, problem, answers, names, edits, evaluation, metrics, curves, facts["seconds"], facts["facts"],
+        DataConfig.model_validate(facts["data"]), missing,
+    )  # fmt: skip
+
+
+def _answers(rows: dict[str, np.ndarray]) -> Answers:
+    feature = rows["feature"].astype(np.float32)
+    feature /= np.maximum(np.linalg.norm(feature, axis=1, keepdims=True), 1e-12)
+    return Answers(
+        rows["head"].astype(np.int64),
+        rows["confidence"],
+        rows["second"].astype(np.int64),
+        feature,
+        rows.get("tailedness"),
+    )
+
+
+def _table(facts: dict[str, Any], count: int, images: bool) -> tuple[Table, str]:
+    """The training rows without their labels, with pictures where these can be had; else why not."""
+    paths = None if facts["paths"] is None else tuple(map(Path, facts["paths"]))
+    skipped = tuple(Skipped(*one) for one in facts["skipped"])
+    table = Table(
+        np.full(count, -1), (), tuple(facts["names"]), paths=paths, skipped=skipped, source=facts["source"],
+    )  # fmt: skip
+    if not facts["images"] or not images:
+        return table, ""
+    if paths is not None:
+        return table, "" if any(path.exists() for path in paths[:20]) else f"{paths[0]} is no longer there"
+    try:
+        whole = load_problem(DataConfig.model_validate(facts["data"])).table
+    except InputError as error:
+        return table, str(error).rstrip(".")
+    if list(whole.names) != list(table.names):
+        return table, f"{facts['source'] or facts['data']['name']} has other rows now"
+    return replace(table, images=whole.images, paths=whole.paths), ""
+
+
+class HeadScores:
+    """Stored features -> probabilities of the heads and unit features, as `Edits.apply` takes them."""
+
+    def __init__(self, classifier: CosineClassifier, temperature: float) -> None:
+        self.classifier, self.temperature = classifier, temperature
+
+    @classmethod
+    def load(cls, run: str | Path) -> HeadScores:
+        tensors, facts = read_directory(model_folder(run))
+        classifier = CosineClassifier(facts["encoder"]["out_dim"], len(facts["classes"]))
+        classifier.load_state_dict(tensors["classifier"])
+        return cls(classifier, facts["temperature"])
+
+    @torch.no_grad()
+    def __call__(self, feature: np.ndarray) -> tuple[Tensor, Tensor]:
+        z = F.normalize(torch.from_numpy(np.asarray(feature, dtype=np.float32)), dim=1)
+        return torch.cat([F.softmax(self.classifier(part) / self.temperature, dim=1) for part in z.split(CHUNK)]), z
+
+
+def _edited(edits: Edits, score: HeadScores, trained: Answers, problem: Problem) -> tuple[Answers, np.ndarray]:
+    """Answers and targets in terms of the edited classes."""
+    names = problem.table.names
+    probability, z = score(trained.feature)
+    applied = edits.apply(probability, z, trained.head, names)
+    # The rounding of stored features must not show in classes nobody touched.
+    whole = np.array([len(one.leaves) == 1 and not one.leaves[0].path for one in edits.classes])
+    moved = np.array([name in edits.moves for name in names], dtype=bool)
+    confidence = np.where(whole[applied.label] & ~moved, trained.confidence, applied.confidence)
+    answers = replace(trained, head=applied.label, confidence=confidence, second=applied.second)
+    targets = np.full(len(names), -1, dtype=np.int64)
+    labelled = np.flatnonzero(problem.targets >= 0)
+    if len(labelled):
+        targets[labelled] = edits.apply(probability[labelled], z[labelled], problem.targets[labelled]).label
+    return answers, np.where(moved, applied.label, targets)
+
+
+def _judge(
+    problem: Problem, answers: Answers, test_head: np.ndarray | None, test_truth: np.ndarray | None, clusters: int
+) -> Evaluation | None:
+    if problem.truth is None:
+        return None
+    rows = problem.unlabelled()
+    return evaluate(
+        train_predicted=answers.head[rows], train_truth=problem.truth[rows], test_predicted=test_head, test_truth=test_truth,
+        n_old=problem.n_old, n_classes=problem.true_classes, n_clusters=clusters,
+    )  # fmt: skip
