@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,3 +47,21 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 def own_run(finished: Finished, tmp_path: Path) -> Path:
     """A copy of the finished run that may be changed."""
     return Path(shutil.copytree(finished.run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints")))
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Call the command line in this process: (exit code, standard output, standard error)."""
+    from rowssl import cli
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["rowssl", *map(str, arguments)])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call

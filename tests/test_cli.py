@@ -11,25 +11,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rowssl import cli
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Call the command line in this process: (exit code, standard output, standard error)."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["rowssl", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
-
 
 @pytest.fixture
 def folder(tmp_path) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 from PIL import Image
 
 from finished import Finished
-from rowssl import cli
 from rowssl.config import build_config
 from rowssl.edits import Edits
 from rowssl.fit import fit
@@ -23,19 +21,8 @@ Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(monkeypatch, capsys) -> Call:
-    """The command line in this process: (exit code, standard output, standard error)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["rowssl", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
+def call(run: Call) -> Call:
+    """The command line in this process."""
     return run
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 from PIL import Image
 
 from contract.problems import long_tailed
-from rowssl import cli
 from rowssl.config import build_config
 from rowssl.count import CountEstimate, estimate_classes
 from rowssl.count_table import count_source
@@ -22,22 +20,10 @@ from rowssl.problem import load_problem
 from rowssl.report.count_picture import count_page, count_svg, round_ticks
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Call the command line in this process: (exit code, standard output, standard error)."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["rowssl", *map(str, arguments)])
-        monkeypatch.setattr("rowssl.count_heads.EPOCHS", (2, 2))
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+@pytest.fixture(autouse=True)
+def short_training(monkeypatch) -> None:
+    """The head estimator trains for two epochs."""
+    monkeypatch.setattr("rowssl.count_heads.EPOCHS", (2, 2))
 
 
 @pytest.fixture

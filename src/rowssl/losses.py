@@ -85,3 +85,10 @@ def entropy_gap(probability: Tensor, prior: Tensor | None = None) -> Tensor:
 def crossed_distillation(teacher: tuple[Tensor, Tensor], student: tuple[Tensor, Tensor]) -> Tensor:
     """Each view's soft label supervises the other view's prediction: average of the two crossed pairs (Eq. 4)."""
     return 0.5 * (soft_cross_entropy(teacher[0], student[1]) + soft_cross_entropy(teacher[1], student[0]))
+
+
+def labelled_cross_entropy(student: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
+    """Mean cross-entropy of both views' logits on the labelled rows: 2 x (B, C), (B,) -> scalar; 0 when none is labelled."""
+    labelled = target >= 0
+    both = torch.cat([student[0][labelled], student[1][labelled]])
+    return F.cross_entropy(both, target[labelled].repeat(2)) if len(both) else student[0].sum() * 0.0

@@ -107,9 +107,6 @@ class BaCon(Method):
         tau_t = teacher_temperature(batch.epoch, *self.tau_t, self.tau_t_epochs)
         teacher = (F.softmax(o0.detach() / tau_t, dim=1), F.softmax(o1.detach() / tau_t, dim=1))
         student = (o0 / self.tau_s, o1 / self.tau_s)
-        labelled = batch.target >= 0
-        both = torch.cat([student[0][labelled], student[1][labelled]])
-        cross_entropy = F.cross_entropy(both, batch.target[labelled].repeat(2)) if len(both) else o0.sum() * 0.0
         regulariser = parts.debiased_entropy_gap(F.softmax(torch.cat(student), dim=1), self.size, self.debias_power)
 
         weight = share = self.supervised_weight
@@ -121,7 +118,7 @@ class BaCon(Method):
             {
                 "distillation": (1 - weight) * losses.crossed_distillation(teacher, student),
                 "debiasing": (1 - weight) * self.epsilon * regulariser,
-                "classification": weight * cross_entropy,
+                "classification": weight * losses.labelled_cross_entropy(student, batch.target),
                 "contrastive": (1 - weight) * losses.info_nce_batch(h0, h1, self.tau_u),
                 "supervised_contrastive": share * losses.sup_con(h0, h1, batch.target, self.tau_c),
                 "soft_contrastive": share * soft,

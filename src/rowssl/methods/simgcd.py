@@ -50,10 +50,6 @@ class SimGCD(Method):
         teacher = (F.softmax(o0.detach() / tau_t, dim=1), F.softmax(o1.detach() / tau_t, dim=1))
         student = (o0 / self.tau_s, o1 / self.tau_s)
 
-        labelled = batch.target >= 0
-        both = torch.cat([student[0][labelled], student[1][labelled]])
-        cross_entropy = F.cross_entropy(both, batch.target[labelled].repeat(2)) if len(both) else o0.sum() * 0.0
-
         weight, tau_u = self.supervised_weight, self.tau_u
         if self.temperature == "cosine":
             tau_u = cosine(batch.epoch, batch.epochs, self.tau_u, self.tau_min)
@@ -61,7 +57,7 @@ class SimGCD(Method):
             {
                 "distillation": (1 - weight) * losses.crossed_distillation(teacher, student),
                 "entropy": (1 - weight) * self.epsilon * losses.entropy_gap(F.softmax(torch.cat(student), dim=1)),
-                "classification": weight * cross_entropy,
+                "classification": weight * losses.labelled_cross_entropy(student, batch.target),
                 "contrastive": (1 - weight) * losses.info_nce_batch(h0, h1, tau_u),
                 "supervised_contrastive": weight * losses.sup_con(h0, h1, batch.target, self.tau_c),
             }
