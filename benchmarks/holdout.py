@@ -52,7 +52,7 @@ def run_fold(options: argparse.Namespace, data: dict[str, np.ndarray], fold: int
     seed = options.seed + fold
     feed = Feed(
         ArraySource(data["embeddings"][rows], views), targets,
-        batch_size=128, epochs=options.epochs, seed=seed, augmentation=augmentation, balance=options.balance,
+        batch_size=128, epochs=options.epochs, seed=seed, augmentation=augmentation,
     )  # fmt: skip
     tail = AdapterTail(data["embeddings"].shape[1], options.hidden, seed=seed)
     chosen = {key: yaml.safe_load(value) for key, _, value in (item.partition("=") for item in options.set)}
@@ -103,7 +103,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--weight-decay", type=float, default=5e-5)
-    parser.add_argument("--balance", type=float, default=0.0, help="see rowssl.data.loader.Feed.draw")
     parser.add_argument("--hidden", type=int, default=None)
     parser.add_argument("--mix", type=float, default=1.0)
     parser.add_argument("--noise", type=float, default=0.5)
@@ -114,7 +113,7 @@ def main() -> None:
         rows = np.flatnonzero(data["labels"] >= 0)
         data = {key: value[:, rows] if key == "views" else value[rows] for key, value in data.items()}
         options.classes = len(np.unique(data["labels"]))
-    names = ("lr", "weight_decay", "balance", "hidden", "mix", "noise")
+    names = ("lr", "weight_decay", "hidden", "mix", "noise")
     tuned = "".join(f" {n}={getattr(options, n)}" for n in names if getattr(options, n) != parser.get_default(n))
     folds = [run_fold(options, data, fold) for fold in range(options.folds)]
     for epoch in folds[0]:

@@ -33,7 +33,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -47,7 +47,7 @@ def write_text(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(text, encoding="utf-8")
-        _sync(temporary)
+        sync(temporary)
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
@@ -67,15 +67,15 @@ def write_directory(path: Path, tensors: Mapping[str, Mapping[str, Tensor]], fac
         for name, group in tensors.items():
             file = temporary / f"{name}.safetensors"
             save_file({key: value.detach().cpu().contiguous() for key, value in group.items()}, file)
-            _sync(file)
+            sync(file)
             hashes[file.name] = sha256_of(file)
         manifest = temporary / "manifest.json"
         content = {"format": FORMAT, **facts, "sha256": hashes}
         manifest.write_text(json.dumps({**content, "self": _own_hash(content)}, indent=1), encoding="utf-8")
-        _sync(manifest)
+        sync(manifest)
         for name in hashes:  # safetensors writes private files; a model is made to be shared like the rest
             (temporary / name).chmod(manifest.stat().st_mode & 0o777)
-        _sync(temporary)
+        sync(temporary)
         if path.exists():
             old = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
             os.replace(path, old)
@@ -83,7 +83,7 @@ def write_directory(path: Path, tensors: Mapping[str, Mapping[str, Tensor]], fac
             shutil.rmtree(old, ignore_errors=True)
         else:
             os.replace(temporary, path)
-        _sync(path.parent)
+        sync(path.parent)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise InputError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}.") from error

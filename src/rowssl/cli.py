@@ -179,7 +179,7 @@ def fit(
     ] = None,
 ) -> None:
     """Train: classify the known classes, discover the novel ones, write the run directory."""
-    from rowssl.config import build_config, flatten, load_config, merge
+    from rowssl.config import build_config, flatten, lay_over, load_config, merge
 
     content: dict[str, Any] = {}
     if start is not None:
@@ -196,11 +196,7 @@ def fit(
         "classes": int(classes) if classes and classes.isdecimal() else classes, "train.epochs": epochs,
         "train.batch_size": batch_size, "train.lr": lr, "seed": seed, "train.device": device,
     }  # fmt: skip
-    for key, value in given.items():
-        if value is not None:
-            merge(content, key.split("."), str(value) if isinstance(value, Path) else value)
-    for keys, value in flatten(load_config([], overrides or [])):
-        merge(content, keys, value)
+    lay_over(content, given, overrides or [])
     run_config = build_config(content, " + ".join(map(str, config)) if config else "options")
 
     from rowssl.distributed import rank

@@ -55,7 +55,7 @@ def bench(
     """Compare methods: a grid of runs over priors, imbalance ratios and seeds, with tables and the paper's numbers."""
     from rowssl.bench.cells import Variant, grid
     from rowssl.cli import parse_known
-    from rowssl.config import flatten, load_config, merge
+    from rowssl.config import lay_over, load_config
 
     content = load_config(config or [])
     given: dict[str, Any] = {
@@ -64,11 +64,7 @@ def bench(
         "encoder.cache": cache, "train.epochs": epochs,
         "classes": int(classes) if classes and classes.isdecimal() else classes,
     }  # fmt: skip
-    for key, value in given.items():
-        if value is not None:
-            merge(content, key.split("."), str(value) if isinstance(value, Path) else value)
-    for keys, value in flatten(load_config([], overrides or [])):
-        merge(content, keys, value)
+    lay_over(content, given, overrides or [])
     counted = "" if classes in (None, "oracle") else f"C={classes}"
     cells = grid(
         content,

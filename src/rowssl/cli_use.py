@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -248,24 +248,21 @@ def count(
 ) -> None:
     """Estimate how many classes there are, in several ways side by side, each with an interval."""
     from rowssl.cli import parse_known
-    from rowssl.config import build_config
+    from rowssl.config import build_config, lay_over
     from rowssl.count_table import ESTIMATORS, check_picture, count_source, print_counts, write_picture
     from rowssl.progress import out as console
 
     check_picture(out)
-    given: dict[str, dict[str, object]] = {
-        "data": {"source": source, "labels": labels, "name": data, "data_root": data_root, "split": split,
-                 "protocol": protocol, "gamma": gamma, "prior": prior, "known": parse_known(known)},
-        "encoder": {"name": encoder, "image_size": image_size, "views": views, "cache": cache},
+    content: dict[str, Any] = {"seed": seed}
+    given = {
+        "data.source": source, "data.labels": labels, "data.name": data, "data.data_root": data_root,
+        "data.split": split, "data.protocol": protocol, "data.gamma": gamma, "data.prior": prior,
+        "data.known": parse_known(known), "encoder.name": encoder, "encoder.image_size": image_size,
+        "encoder.views": views, "encoder.cache": cache,
     }  # fmt: skip
-    content = {
-        group: {
-            key: str(value) if isinstance(value, Path) else value for key, value in one.items() if value is not None
-        }
-        for group, one in given.items()
-    }
+    lay_over(content, given)
     names = tuple(name.strip() for name in only.split(",") if name.strip()) if only else ESTIMATORS
-    counts = count_source(build_config({**content, "seed": seed}), max_classes=max_classes, names=names)
+    counts = count_source(build_config(content), max_classes=max_classes, names=names)
     print_counts(counts, console)
     if out is not None:
         write_picture(out, counts)

@@ -136,6 +136,15 @@ def load_config(paths: Sequence[Path] = (), overrides: Sequence[str] = ()) -> di
     return content
 
 
+def lay_over(content: dict[str, Any], given: dict[str, Any], overrides: Sequence[str] = ()) -> None:
+    """Put a command line's options (by dotted key, None = not given) over a configuration, and `a.b=c` overrides over all."""
+    for key, value in given.items():
+        if value is not None:
+            merge(content, key.split("."), str(value) if isinstance(value, Path) else value)
+    for keys, value in flatten(load_config([], overrides)):
+        merge(content, keys, value)
+
+
 def flatten(content: dict[str, Any], above: tuple[str, ...] = ()) -> list[tuple[list[str], Any]]:
     """Nested keys and their values."""
     rows: list[tuple[list[str], Any]] = []

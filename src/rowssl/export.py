@@ -192,14 +192,14 @@ def _convert(model: Model) -> Any:
 
 def _open(written: Any, place: Path) -> Any:
     """The graph saved to a file, and opened by the runtime."""
-    from rowssl.checkpoint import _sync
+    from rowssl.checkpoint import sync
 
     onnx, runtime = _packages()
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors
     try:
         onnx.save(written, str(place))
-        _sync(place)
+        sync(place)
         return runtime.InferenceSession(str(place), options, providers=["CPUExecutionProvider"])
     except OSError:
         raise

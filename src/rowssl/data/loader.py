@@ -67,14 +67,6 @@ def _generator(*key: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(words[0]) << 31 | int(words[1]) >> 1)
 
 
-def _reach(targets: np.ndarray, balance: float) -> np.ndarray | None:
-    """Where each labelled row's share of [0, 1) ends, when rows of small classes are drawn more often."""
-    if balance == 0 or len(targets) == 0:
-        return None
-    reach = np.cumsum(np.bincount(targets)[targets] ** -balance)
-    return np.minimum(reach / reach[-1], 1.0)
-
-
 class Feed:
     """The training set as a method sees it: targets with -1 for unlabelled, chunks of clean features, and batches."""
 
@@ -87,7 +79,6 @@ class Feed:
         epochs: int,
         seed: int,
         augmentation: FeatureAugmentation | None = None,
-        balance: float = 0.0,
         device: str | torch.device = "cpu",
     ) -> None:
         self.source, self.device = source, torch.device(device)
@@ -97,7 +88,6 @@ class Feed:
         self.batch_size = min(batch_size, max(2, len(targets)))
         self.epochs, self.seed = epochs, seed
         self.augmentation = augmentation or FeatureAugmentation()
-        self.labelled_reach = _reach(np.asarray(targets)[self.labelled], balance)
         self.steps_per_epoch = max(1, len(targets) // self.batch_size)
 
     def __len__(self) -> int:
@@ -123,20 +113,13 @@ class Feed:
             yield part, self.source.view(part, which, 0).to(self.device)
 
     def draw(self, step: int) -> np.ndarray:
-        """Rows of a step: with replacement, each slot labelled with probability 1/2 (weights 1 and |L|/|U|).
-
-        With `balance` a labelled row is drawn with a weight n_c^-balance, n_c the labels of its class: 0 is the paper's
-        sampler, at 1 every known class comes up equally often.
-        """
+        """Rows of a step: with replacement, each slot labelled with probability 1/2 (weights 1 and |L|/|U|)."""
         rng = np.random.default_rng([self.seed, 11, step])
         position = rng.random(self.batch_size)
         if len(self.labelled) == 0 or len(self.unlabelled) == 0:
             return (position * len(self)).astype(np.int64)
         labelled = rng.random(self.batch_size) < 0.5
-        place = (position * len(self.labelled)).astype(np.int64)
-        if self.labelled_reach is not None:
-            place = np.searchsorted(self.labelled_reach, position, side="right")
-        from_labelled = self.labelled[place]
+        from_labelled = self.labelled[(position * len(self.labelled)).astype(np.int64)]
         from_unlabelled = self.unlabelled[(position * len(self.unlabelled)).astype(np.int64)]
         return np.where(labelled, from_labelled, from_unlabelled)
 

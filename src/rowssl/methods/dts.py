@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rowssl import losses
-from rowssl.cluster import kmeans, semi_supervised_kmeans
+from rowssl.cluster import kmeans
 from rowssl.data.loader import Feed
 from rowssl.density import (
     ClassStatistics,
@@ -27,7 +27,7 @@ from rowssl.errors import InputError
 from rowssl.methods.base import Method, projector_sizes, seeded_rows
 from rowssl.methods.dts_choices import ClassPrior, LossMemory
 from rowssl.methods.dts_options import dts_options
-from rowssl.methods.kmeans import known_first
+from rowssl.methods.readout import class_centres
 from rowssl.nn.heads import Projector
 from rowssl.nn.state import MomentumCopy, Queue
 from rowssl.queue_loss import queue_loss
@@ -74,7 +74,12 @@ class DTS(Method):
         self.key.follow(nn.Sequential(self.tail, self.projector))
         opt = self.options
         if opt.classifier_init != "random":
-            self.classifier.set_directions(self._cluster_centres(feed, opt.classifier_init))
+            sizes = {"n_old": self.n_old, "n_classes": self.n_classes}
+            target, how = feed.targets.cpu(), opt.classifier_init
+            centres = class_centres(
+                self.unit_features(feed), target, how, **sizes, seed=self.seed, n_init=10, max_iter=100
+            )
+            self.classifier.set_directions(centres)
         keys = torch.cat([self.key(x) for _, x in feed.view_chunks(0)])
         rows = torch.from_numpy(seeded_rows(len(keys), self.queue.size, self.seed))
         if opt.queue_init == "random":
@@ -86,15 +91,6 @@ class DTS(Method):
             sample = torch.cat([keys, *(self.key(x) for _, x in feed.view_chunks(1))])
         centres = torch.as_tensor(kmeans(sample, min(len(self.prototypes), len(sample)), seed=self.seed).centers)
         self.prototypes[: len(centres)] = F.normalize(centres, dim=1)
-
-    def _cluster_centres(self, feed: Feed, how: str) -> Tensor:
-        """Centres of the encoder's features, the known classes' first: (C, d)."""
-        features, target = self.unit_features(feed), feed.targets.cpu()
-        if how == "semi_kmeans":
-            return torch.as_tensor(semi_supervised_kmeans(features, target, self.n_classes, seed=self.seed).centers)
-        found = kmeans(features, self.n_classes, seed=self.seed)
-        order = known_first(torch.as_tensor(found.labels), target, self.n_old, self.n_classes)
-        return torch.as_tensor(found.centers)[order]
 
     def loss(self, batch: Batch) -> Step:
         """L_rep + L_cls, Eq. (3) and (5)."""
