@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test setup setup-dev lint clean
+.PHONY: demo test faults coverage mutants setup setup-dev lint clean
 
 demo: setup
 	$(BIN)/rowssl demo
@@ -13,6 +13,17 @@ test: setup-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto
+
+# The full counts of tests/faults and tests/properties; writes the table of docs/reliability.md. Needs no network.
+faults: setup-dev
+	ROWSSL_FULL=1 $(BIN)/pytest tests/faults tests/properties
+
+coverage: setup-dev
+	$(BIN)/pytest -n auto --cov=rowssl --cov-report=term-missing:skip-covered --cov-fail-under=90
+
+# How many small changes of the three files that decide every number the tests notice.
+mutants: setup-dev
+	$(BIN)/python benchmarks/mutants.py src/rowssl/losses.py src/rowssl/density.py src/rowssl/evaluate.py
 
 setup: .venv/.core
 setup-dev: .venv/.dev

@@ -6,11 +6,15 @@ found by name and the previous checkpoint is used. No pickle, in or out.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
+from errno import EINVAL, ENOSYS, EOPNOTSUPP
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ from torch import Tensor
 from rowssl.errors import InputError
 
 FORMAT = 1
+TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)(?P<old>\.old)?\.tmp")
 
 
 class FormatError(InputError):
@@ -46,6 +51,7 @@ def write_text(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.unlink(missing_ok=True)  # never through a link that somebody put there
         temporary.write_text(text, encoding="utf-8")
         sync(temporary)
         os.replace(temporary, path)
@@ -57,7 +63,7 @@ def write_text(path: Path, text: str) -> None:
 def write_directory(path: Path, tensors: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]) -> None:
     """Write `NAME.safetensors` for each group of tensors, and `manifest.json` with facts and hashes, all or nothing.
 
-    An existing directory of that name is replaced only after the new one is complete.
+    An existing directory of that name is replaced only after the new one is complete, in one step where the system can.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -71,25 +77,74 @@ def write_directory(path: Path, tensors: Mapping[str, Mapping[str, Tensor]], fac
             hashes[file.name] = sha256_of(file)
         manifest = temporary / "manifest.json"
         content = {"format": FORMAT, **facts, "sha256": hashes}
-        manifest.write_text(json.dumps({**content, "self": _own_hash(content)}, indent=1), encoding="utf-8")
+        manifest.write_text(json.dumps({**content, "self": own_hash(content)}, indent=1), encoding="utf-8")
         sync(manifest)
         for name in hashes:  # safetensors writes private files; a model is made to be shared like the rest
             (temporary / name).chmod(manifest.stat().st_mode & 0o777)
         sync(temporary)
-        if path.exists():
-            old = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
-            os.replace(path, old)
+        old = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
+        if not path.exists():
             os.replace(temporary, path)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
+        elif not exchange(temporary, path):
+            os.replace(
+                path, old
+            )  # a kill between these two leaves no directory of that name: `tidy` puts the old one back
             os.replace(temporary, path)
         sync(path.parent)
+        for replaced in (temporary, old):
+            remove(replaced)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary)
         raise InputError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}.") from error
 
 
-def _own_hash(content: Mapping[str, Any]) -> str:
+def exchange(one: Path, two: Path) -> bool:
+    """Swap two names in one step (Linux's renameat2, which Python does not have); False where that cannot be done."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if rename(here, os.fsencode(one), here, os.fsencode(two), swap) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (EINVAL, ENOSYS, EOPNOTSUPP):  # an old kernel, or a file system that cannot
+        return False
+    raise OSError(code, os.strerror(code), str(two))
+
+
+def remove(path: Path) -> None:
+    """A file or a directory, as far as it can be removed."""
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def tidy(folder: Path) -> None:
+    """Remove what killed processes left half written in a folder; put back what one had moved aside to replace it."""
+    for stray in folder.glob(".*.tmp"):
+        made = TEMPORARY.fullmatch(stray.name)
+        if made and _lives(int(made["process"])):
+            continue
+        if made and made["old"] and not (folder / made["name"]).exists():
+            os.replace(stray, folder / made["name"])
+        else:
+            remove(stray)
+
+
+def _lives(process: int) -> bool:
+    """Whether another process of this number is there: what it has begun is not ours to remove."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return process != os.getpid()
+
+
+def own_hash(content: Mapping[str, Any]) -> str:
     """What a manifest says of itself, so that a flipped bit in it is noticed like one in the files it names."""
     rest = {key: value for key, value in content.items() if key != "self"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
@@ -99,15 +154,21 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Facts of a directory alone, checked against their own hash; the tensors are not looked at."""
     try:
         facts = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path / 'manifest.json'} is missing or damaged.") from error
     if not isinstance(facts, dict) or not isinstance(facts.get("sha256"), dict):
         raise InputError(f"{path / 'manifest.json'} is not a manifest of rowssl.")
-    if facts.get("self") != _own_hash(facts):
+    if facts.get("self") != own_hash(facts):
         raise InputError(f"{path / 'manifest.json'} is damaged: it is not what was written.")
-    if facts.get("format") != FORMAT:
-        raise FormatError(f"{path} has format {facts.get('format')}, this version of rowssl reads format {FORMAT}.")
+    check_format(facts.get("format"), FORMAT, path)
     return facts
+
+
+def check_format(found: object, reads: int, where: Path) -> None:
+    """A FormatError when the number is not the one that this version reads, which says so when it is a later one."""
+    if found != reads:
+        whose = ": a newer version of rowssl wrote it" if isinstance(found, int) and found > reads else ""
+        raise FormatError(f"{where} has format {found}, this version of rowssl reads format {reads}{whose}.")
 
 
 def read_directory(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
@@ -116,11 +177,14 @@ def read_directory(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, 
     tensors = {}
     for name, expected in facts["sha256"].items():
         file = path / name
-        if Path(name).name != name or not name.endswith(".safetensors"):
+        if Path(name).name != name or not name.endswith(".safetensors") or file.is_symlink():
             raise InputError(f"{path / 'manifest.json'} names the file {name!r}, which cannot belong to it.")
         if not file.is_file() or sha256_of(file) != expected:
             raise InputError(f"{file} is missing or damaged: its sha256 is not the one in manifest.json.")
-        tensors[file.stem] = load_file(file)
+        try:
+            tensors[file.stem] = load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{file} cannot be read as safetensors: {str(error).splitlines()[0]}.") from error
     return tensors, facts
 
 
@@ -138,9 +202,7 @@ class Checkpoints:
     def clean(self) -> None:
         """Remove temporaries a killed process left."""
         for folder in (self.folder, self.folder.parent):
-            for stray in folder.glob(".*.tmp"):
-                shutil.rmtree(stray, ignore_errors=True)
-                stray.unlink(missing_ok=True)
+            tidy(folder)
 
     def save(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]) -> None:
         """Write the checkpoint of a step, then remove all but the last two (and later ones, which were damaged)."""
@@ -151,8 +213,11 @@ class Checkpoints:
             if other not in past[-self.keep :]:
                 shutil.rmtree(other, ignore_errors=True)
 
-    def latest(self, identity: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:
-        """The newest checkpoint that is whole; InputError if it belongs to a run with other options."""
+    def latest(self, *identities: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:
+        """The newest checkpoint that is whole; InputError if it belongs to a run with other options.
+
+        A run may have several identities: the one it is saved under, and those that earlier versions gave to the same options.
+        """
         for path in reversed(self._listed()):
             try:
                 tensors, facts = read_directory(path)
@@ -161,7 +226,7 @@ class Checkpoints:
             except InputError as error:
                 self.problems.append(str(error))
                 continue
-            if facts.get("identity") != identity:
+            if facts.get("identity") not in identities:
                 raise InputError(
                     f"{self.folder.parent} holds a run with other options: choose another --out or remove it."
                 )

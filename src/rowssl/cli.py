@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from rowssl.cli_bench import bench
+from rowssl.cli_reproduce import reproduce
 from rowssl.cli_use import use
 from rowssl.errors import InputError
 
@@ -136,6 +137,15 @@ def parse_known(text: str | None) -> int | float | list[str] | None:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
+def parse_classes(text: str | None) -> int | str | None:
+    """A number of classes, `auto` or `oracle`."""
+    if text is None or text in ("auto", "oracle"):
+        return text
+    if not text.isdecimal():
+        raise InputError(f"--classes takes a number, auto or oracle, not {text!r}.")
+    return int(text)
+
+
 @app.command()
 def fit(
     source: Source = None,
@@ -160,6 +170,9 @@ def fit(
     gamma: Annotated[float | None, typer.Option(help="Imbalance ratio.")] = None,
     prior: Annotated[str | None, typer.Option(help="match, mismatch or uniform.")] = None,
     known: Annotated[str | None, typer.Option(help="Known classes: a number, a share, or names with commas.")] = None,
+    max_bad: Annotated[
+        float | None, typer.Option(help="Share of images that may be unreadable and left out [0.05].")
+    ] = None,
     encoder: Annotated[str | None, typer.Option(help="Name, path, hf:NAME, identity, pixels or convnet.")] = None,
     tail: Annotated[str | None, typer.Option(help="auto, blocks:K, stage or adapter[:WIDTH].")] = None,
     image_size: Annotated[int | None, typer.Option(help="Side of the encoder's input in pixels.")] = None,
@@ -169,7 +182,7 @@ def fit(
     classes: Annotated[
         str | None, typer.Option(help="Number of classes, auto (estimated) or oracle (the truth's).")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs [200, fewer for large data].")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs [20 to 200, by the size of the data].")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows per step.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed.")] = None,
@@ -191,9 +204,10 @@ def fit(
     given: dict[str, Any] = {
         "data.source": source, "data.labels": labels, "data.name": data, "data.data_root": data_root,
         "data.split": split_file, "data.protocol": protocol, "data.setting": setting, "data.gamma": gamma,
-        "data.prior": prior, "data.known": parse_known(known), "encoder.name": encoder, "encoder.tail": tail,
+        "data.prior": prior, "data.known": parse_known(known), "data.max_bad": max_bad, "encoder.name": encoder,
+        "encoder.tail": tail,
         "encoder.image_size": image_size, "encoder.views": views, "encoder.cache": cache, "method.name": method,
-        "classes": int(classes) if classes and classes.isdecimal() else classes, "train.epochs": epochs,
+        "classes": parse_classes(classes), "train.epochs": epochs,
         "train.batch_size": batch_size, "train.lr": lr, "seed": seed, "train.device": device,
     }  # fmt: skip
     lay_over(content, given, overrides or [])
@@ -209,14 +223,16 @@ def fit(
         return
     if run.evaluation is not None:
         print_metrics(run.metrics, console)
+    found = run.metrics["classes"]["estimated"]
     console.print(
-        f"{run.metrics['classes']['estimated']} classes found in {run.seconds:.1f} s: {out / 'report.html'}",
+        f"{found} class{'' if found == 1 else 'es'} found in {run.seconds:.1f} s: {out / 'report.html'}",
         markup=False,
         soft_wrap=True,
     )
 
 
 app.command()(bench)
+app.command()(reproduce)
 
 
 app.add_typer(use)
@@ -227,7 +243,9 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        print(f"rowssl: {error}", file=sys.stderr)
+        from rowssl.data.images import printable  # a name in it may be anything, and is shown on a terminal
+
+        print(f"rowssl: {printable(str(error))}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(1)

@@ -138,14 +138,16 @@ def describe(one: dict[str, object]) -> str:
     """An edit of the history in a few words."""
     match one.get("do"):
         case "rename":
-            return f"{one['class']} renamed to {one['name']}"
+            return f"{one.get('class')} renamed to {one.get('name')}"
         case "merge":
-            return f"{one['class']} merged into {one['into']}"
+            return f"{one.get('class')} merged into {one.get('into')}"
         case "split":
-            parts = one["parts"]
-            return f"{one['class']} split into {' and '.join(parts) if isinstance(parts, list) else parts}"
+            parts = one.get("parts")
+            return (
+                f"{one.get('class')} split into {' and '.join(map(str, parts)) if isinstance(parts, list) else parts}"
+            )
         case "move":
-            rows = one["rows"]
+            rows = one.get("rows")
             first = next(iter(rows.items())) if isinstance(rows, dict) and rows else ("", "")
             more = f" and {len(rows) - 1} more" if isinstance(rows, dict) and len(rows) > 1 else ""
             return f"{first[0]} moved to {first[1]}{more}"
@@ -154,12 +156,13 @@ def describe(one: dict[str, object]) -> str:
 
 
 def _history(run: Path) -> None:
+    from rowssl.data.images import printable
     from rowssl.edits import Edits
     from rowssl.progress import out as console
 
     edits = Edits.load(run)
     for one in edits.history:
-        console.print(f"{one.get('time', '')}  {describe(one)}", markup=False, soft_wrap=True)
+        console.print(printable(f"{one.get('time', '')}  {describe(one)}"), markup=False, soft_wrap=True)
     if not edits.history:
         console.print("no edits", markup=False)
 
@@ -238,6 +241,7 @@ def count(
     gamma: Annotated[float | None, typer.Option(help="Imbalance ratio.")] = None,
     prior: Annotated[str | None, typer.Option(help="match, mismatch or uniform.")] = None,
     known: Annotated[str | None, typer.Option(help="Known classes: a number, a share, or names with commas.")] = None,
+    max_bad: Annotated[float | None, typer.Option(help="Share of images that may be unreadable [0.05].")] = None,
     encoder: Annotated[str | None, typer.Option(help="Name, path, hf:NAME, identity, pixels or convnet.")] = None,
     image_size: Annotated[int | None, typer.Option(help="Side of the encoder's input in pixels.")] = None,
     views: Annotated[
@@ -257,7 +261,7 @@ def count(
     given = {
         "data.source": source, "data.labels": labels, "data.name": data, "data.data_root": data_root,
         "data.split": split, "data.protocol": protocol, "data.gamma": gamma, "data.prior": prior,
-        "data.known": parse_known(known), "encoder.name": encoder, "encoder.image_size": image_size,
+        "data.known": parse_known(known), "data.max_bad": max_bad, "encoder.name": encoder, "encoder.image_size": image_size,
         "encoder.views": views, "encoder.cache": cache,
     }  # fmt: skip
     lay_over(content, given)

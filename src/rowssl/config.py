@@ -10,7 +10,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from rowssl.data.images import printable
 from rowssl.errors import InputError
+
+LARGEST = 2**20  # bytes of a file of options
+MOST_VALUES, DEEPEST = 10_000, 16
+IDENTITY = 2  # raised when a default below, or a constant of the training, begins to mean something else
 
 
 class Strict(BaseModel):
@@ -39,6 +44,7 @@ class DataConfig(Strict):
     mismatch: str | None = None
     n_max: int | None = None
     split_seed: int | None = None
+    max_bad: float = Field(default=0.05, ge=0, le=1)  # share of unreadable images above which nothing is started
 
 
 class EncoderConfig(Strict):
@@ -86,17 +92,22 @@ class RunConfig(Strict):
     method: MethodConfig = MethodConfig()
     train: TrainConfig = TrainConfig()
     classes: int | Literal["auto", "oracle"] | None = None  # None: oracle for benchmarks, auto for a user's data
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     start: str | None = None  # run directory to start from: its weights, its classes, and the corrections made in it
 
-    def identity(self, *facts: str) -> str:
-        """sha256 over the options that decide the result, and further facts (fingerprints of data and encoder)."""
-        content = self.model_dump(mode="json")
-        for name in ("save_seconds", "evaluate_every"):
-            del content["train"][name]
-        del content["encoder"]["cache"]
-        del content["start"]  # its place decides nothing, its content is one of the facts
-        text = json.dumps([content, *facts], sort_keys=True)
+    def identity(self, *facts: str, version: int = IDENTITY) -> str:
+        """sha256 over the options that decide the result, and further facts (fingerprints of data and encoder).
+
+        Options at their defaults are left out, so that a new one refuses no run that was begun before there was such an option;
+        what the defaults come to for some data is one of the facts. Version 1 kept them.
+        """
+        content = self.model_dump(mode="json", exclude_defaults=version > 1)
+        beside = (("train", "save_seconds"), ("train", "evaluate_every"), ("encoder", "cache"), ("data", "max_bad"))
+        for group, name in beside:
+            content.get(group, {}).pop(name, None)
+        content.pop("start", None)  # its place decides nothing, its content is one of the facts
+        content = {key: value for key, value in content.items() if value != {}}
+        text = json.dumps([content, *facts] if version == 1 else [version, content, *facts], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -106,20 +117,21 @@ def build_config(content: dict[str, Any], where: str = "options") -> RunConfig:
         return RunConfig.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
+        key = printable(".".join(str(part) for part in first["loc"]))[:200]
         raise InputError(f"{where}: {key}: {first['msg'].lower()}.") from error
 
 
 def load_config(paths: Sequence[Path] = (), overrides: Sequence[str] = ()) -> dict[str, Any]:
     """YAML files laid over each other in order, then `a.b=c` overrides; values are read as YAML."""
-    import yaml
-
     content: dict[str, Any] = {}
     for path in paths:
         try:
-            layer = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise InputError(f"{path} cannot be read as YAML: {str(error).splitlines()[0]}.") from error
+            if path.stat().st_size > LARGEST:
+                raise ValueError("it is too large for a file of options")
+            layer = read_yaml(path.read_text(encoding="utf-8")) or {}
+        except (OSError, ValueError) as error:
+            reason = printable((str(error) or type(error).__name__).splitlines()[0])
+            raise InputError(f"{path} cannot be read as YAML: {reason}.") from error
         if not isinstance(layer, dict):
             raise InputError(f"{path} must hold keys and values, not a {type(layer).__name__}.")
         for keys, value in flatten(layer):
@@ -129,11 +141,34 @@ def load_config(paths: Sequence[Path] = (), overrides: Sequence[str] = ()) -> di
         if not equals or not key:
             raise InputError(f"--set {override} is not of the form key.name=value.")
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+            value = read_yaml(text)
+        except ValueError as error:
             raise InputError(f"--set {override}: the value cannot be read.") from error
         merge(content, key.split("."), value)
     return content
+
+
+def read_yaml(text: str) -> Any:
+    """Plain values from YAML, nothing constructed; ValueError for what is none, or is more than options can be.
+
+    A few lines in which every list repeats the one before it stand for any number of values: they are counted first.
+    """
+    import yaml
+
+    try:
+        value = yaml.safe_load(text)
+    except Exception as error:  # its constructors raise ValueError, AttributeError and others for odd numbers and dates
+        raise ValueError(str(error)) from error
+    pending, count = [(value, 0)], 0
+    while pending:
+        one, depth = pending.pop()
+        count += 1
+        if count > MOST_VALUES or depth > DEEPEST:
+            raise ValueError("it holds more values, or deeper ones, than options can be")
+        if isinstance(one, dict | list | tuple | set):
+            inner = [*one.keys(), *one.values()] if isinstance(one, dict) else list(one)
+            pending += [(part, depth + 1) for part in inner[: MOST_VALUES + 1]]
+    return value
 
 
 def lay_over(content: dict[str, Any], given: dict[str, Any], overrides: Sequence[str] = ()) -> None:

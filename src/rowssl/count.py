@@ -106,10 +106,12 @@ def sample_rows(targets: np.ndarray, n_old: int, size: int, seed: int) -> np.nda
     if len(targets) <= size:
         return np.arange(len(targets))
     order = np.random.default_rng([seed, 31]).permutation(len(targets))
-    kept = [order[:size]]
-    for known in range(n_old):
-        kept.append(order[targets[order] == known][:2])
-    return np.unique(np.concatenate(kept))
+    shuffled = targets[order]
+    known = np.flatnonzero((shuffled >= 0) & (shuffled < n_old))
+    known = known[np.argsort(shuffled[known], kind="stable")]  # by class, in the order that was drawn
+    classes = shuffled[known]
+    first_two = np.r_[True, True, classes[2:] != classes[:-2]][: len(known)]
+    return np.unique(np.concatenate([order[:size], order[known[first_two]]]))
 
 
 def run_estimator(name: str, data: CountData, *, base: int | None = None) -> CountEstimate:

@@ -59,7 +59,7 @@ def count_source(config: RunConfig, *, max_classes: int | None = None, names: Se
         rows=len(problem.table),
         labelled=int((problem.targets >= 0).sum()),
         n_old=problem.n_old,
-        encoder=f"{features.encoder.name} ({features.why})",
+        encoder=features.choice,
         true_classes=problem.true_classes if known_truth else None,
     )
 
@@ -80,10 +80,9 @@ def print_counts(counts: Counts, console: Console) -> None:
     """One line for each estimator, the used one marked; notes and the truth below."""
     from rich.table import Table
 
-    console.print(
-        f"{counts.rows:,} rows, {counts.labelled:,} labelled in {counts.n_old} known classes; encoder {counts.encoder}",
-        markup=False,
-    )
+    known = f"{counts.n_old} known class{'' if counts.n_old == 1 else 'es'}"
+    console.print(f"{counts.rows:,} rows, {counts.labelled:,} labelled in {known}", markup=False)
+    console.print(f"encoder {counts.encoder}", markup=False, soft_wrap=True)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("estimator", no_wrap=True)
     for heading in ("classes", "interval", "seconds"):

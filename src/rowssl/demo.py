@@ -23,7 +23,7 @@ def demo_config(method: str, seed: int) -> dict[str, Any]:
         "encoder": {"name": "pixels"},
         # Ten classes and mild imbalance: here the strong entropy term of the paper pays, see docs/methods/dts.md.
         "method": {"name": method, "options": {"preset": "paper"} if method == "dts" else {}},
-        "train": {"epochs": 60},
+        "train": {"epochs": 60, "batch_size": 32},
         "seed": seed,
     }
 

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+GROUP = 16  # entries of the queue that `largest` takes together
+
 
 def neighbour_density(similarity: Tensor, k: int, *, weighting: str = "rank", scale: str = "mean") -> Tensor:
     """d_j of Eq. (6) from similarities to the queue: (M, Q) -> (M,).
@@ -18,13 +20,37 @@ def neighbour_density(similarity: Tensor, k: int, *, weighting: str = "rank", sc
     `scale`: "mean" keeps d in [-1, 1]; "sum" multiplies by K, as the public code's broadcasting does.
     """
     k = min(k, similarity.shape[1])
-    nearest = similarity.topk(k, dim=1).values  # sorted, nearest first
+    nearest = largest(similarity, k)
     if weighting == "rank":
         weight = torch.arange(k, 0, -1, dtype=nearest.dtype, device=nearest.device)
     else:
         weight = torch.ones(k, dtype=nearest.dtype, device=nearest.device)
     density = nearest @ (weight / weight.sum())
     return density * k if scale == "sum" else density
+
+
+def largest(values: Tensor, k: int) -> Tensor:
+    """The k largest of each row, largest first: (M, Q) -> (M, k).
+
+    As `topk`, in a fraction of its time for a long queue: the k largest lie in those k groups whose largest members are largest.
+    """
+    rows, columns = values.shape
+    whole = columns - columns % GROUP
+    if whole < 4 * k * GROUP:
+        return values.topk(k, dim=1).values
+    groups = values[:, :whole].unflatten(1, (GROUP, -1))  # a group is a column: its maximum needs whole rows alone
+    where = groups.amax(1).topk(k, dim=1).indices
+    candidates = groups.gather(2, where[:, None].expand(rows, GROUP, k)).flatten(1)
+    return torch.cat([candidates, values[:, whole:]], dim=1).topk(k, dim=1).values
+
+
+def nearest_prototype(similarity: Tensor) -> Tensor:
+    """The prototype of largest similarity, the first of equals, for each entry of the queue: (M, Q) -> (Q,).
+
+    As `argmax(0)`, which for many prototypes takes as long as the product that the similarities come from.
+    """
+    number = torch.arange(len(similarity), dtype=torch.int32, device=similarity.device)[:, None]
+    return torch.where(similarity == similarity.amax(0), number, len(similarity) - 1).amin(0).long()
 
 
 def dynamic_temperature(score: Tensor, low: Tensor, high: Tensor, tau_min: float, tau_max: float) -> Tensor:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf, isfinite
 from typing import Any
 
 from rowssl.regroup import Leaf, Split
+
+MOST_LEAVES = 4096  # of one class
+LONGEST = 4096  # characters of the name of a class or row
 
 
 @dataclass(frozen=True)
@@ -42,9 +46,11 @@ class State:
         match edit["do"]:
             case "rename":
                 self.live(edit["class"])
-                self.names[edit["class"]] = str(edit["name"])
+                self.names[edit["class"]] = _on_one_line(edit["name"])
             case "merge":
                 into, gone = edit["into"], edit["class"]
+                if into == gone:
+                    raise ValueError(f"{gone} cannot join itself")
                 known, leaves = self.live(into)
                 other_known, other = self.live(gone)
                 self.classes[into] = (known or other_known, leaves + other)
@@ -57,8 +63,8 @@ class State:
                 self.split(edit["class"], tuple(edit["parts"]), edit["directions"], float(edit["temperature"]))
             case "move":
                 for label in edit.get("new", ()):
-                    self.classes[str(label)] = (True, ())
-                self.moves |= {str(row): str(target) for row, target in edit["rows"].items()}
+                    self.classes[self.unused(label)] = (True, ())
+                self.moves |= {_on_one_line(row): str(target) for row, target in edit["rows"].items()}
             case other:
                 raise ValueError(f"{other!r} is no edit")
 
@@ -66,13 +72,25 @@ class State:
         """Known and leaves of a class that is there; KeyError if it is not."""
         return self.classes[class_id]
 
+    def unused(self, class_id: Any) -> str:
+        """An id that no class has or had: with one that comes back, ids could lead to each other for ever."""
+        if class_id in self.classes or class_id in self.joined or class_id in self.divided:
+            raise ValueError(f"{class_id} is a class already")
+        return _on_one_line(class_id)
+
     def split(self, class_id: str, parts: tuple[str, ...], directions: Any, temperature: float) -> None:
         """The parts take the place of the class."""
         known, leaves = self.live(class_id)
         number = len(self.splits)
         rows = tuple(tuple(float(value) for value in row) for row in directions)
-        if len(rows) != len(parts) or len(parts) < 2 or not temperature > 0:
+        if len(rows) != len(parts) or len(parts) < 2 or not 0 < temperature < inf:
             raise ValueError("a split needs a direction for each part")
+        if len({len(row) for row in rows}) != 1 or not all(isfinite(value) for row in rows for value in row):
+            raise ValueError("a direction is not as long as the others, or not finite")
+        if len({self.unused(part) for part in parts}) < len(parts):
+            raise ValueError("two parts have one id")
+        if len(leaves) * len(parts) > MOST_LEAVES:  # parts that are merged and split again multiply
+            raise ValueError(f"{class_id} was split and merged too many times")
         self.splits.append(Split(rows, temperature))
         self.divided[class_id] = (number, parts)
         before = self.classes
@@ -86,3 +104,10 @@ class State:
                     known,
                     tuple(replace(leaf, path=(*leaf.path, (number, place))) for leaf in leaves),
                 )
+
+
+def _on_one_line(text: Any) -> str:
+    """A name that can be shown anywhere; ValueError for what is none."""
+    if not isinstance(text, str) or not text.isprintable() or len(text) > LONGEST:
+        raise ValueError("a name is text on one line")
+    return text

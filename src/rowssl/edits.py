@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rowssl.checkpoint import write_text
+from rowssl.data.images import printable
 from rowssl.edit_state import EditedClass, State
 from rowssl.errors import InputError
 from rowssl.regroup import Leaf, Regroup
@@ -69,15 +70,30 @@ class Edits:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             history, version, model = tuple(content["history"]), content["format"], content["model"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"{path} cannot be read as a history of edits: mend it, or move it away.") from error
         if version != EDITS_FORMAT:
             raise InputError(f"{path} has format {version}, this version of rowssl reads format {EDITS_FORMAT}.")
         if model != plain.model:
             raise InputError(f"{path} belongs to another model than the one in {path.parent}: move it away.")
+        for number, one in enumerate(history, start=1):
+            if not isinstance(one, dict):
+                raise InputError(f"{path}: edit {number} is none: mend it, or remove it.")
         edits = replace(plain, history=history)
-        edits.state  # noqa: B018 (a history that cannot be followed is refused here, not later)
+        edits.check(facts["encoder"].get("out_dim"))
         return edits
+
+    def check(self, width: int | None = None) -> None:
+        """A history that cannot be followed is refused here, not later; `width` is the length of a feature."""
+        if any(width is not None and len(split.directions[0]) != width for split in self.state.splits):
+            raise InputError(f"{FILE}: a class was split by features of another length than the model's: move it away.")
+        for target in set(self.moves.values()):
+            if (
+                target not in self.state.classes
+                and target not in self.state.joined
+                and target not in self.state.divided
+            ):
+                raise self._unknown(target)
 
     def save(self, run: Path) -> None:
         """Write `edits.json`, whole or not at all."""
@@ -103,9 +119,10 @@ class Edits:
         for number, edit in enumerate(self.effective, start=1):
             try:
                 state.add(edit)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+                reason = printable(str(error))[:120]
                 raise InputError(
-                    f"{FILE}: edit {number} cannot be followed ({error}): mend it, or remove it."
+                    f"{FILE}: edit {number} cannot be followed ({reason}): mend it, or remove it."
                 ) from error
         return state
 

@@ -27,7 +27,6 @@ from rowssl.nn.lift import NARROW, fit_lift
 from rowssl.problem import Problem
 from rowssl.progress import quiet
 
-SMALL = 2048  # rows
 # A fit sets the process's number of threads and the console for a while, so fits in several threads take turns.
 _ONE_FIT = threading.Lock()
 
@@ -163,11 +162,9 @@ class OpenWorldClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         epochs = _plain(self.epochs)
         if epochs is None and complete:
             epochs = int(np.clip(rows // 50, 10, 50))  # labels for all: there is nothing to discover
-        elif epochs is None and rows < SMALL:
-            epochs = int(np.clip(rows // 6, 50, 200))  # from there on as the command line does
         train = {
             "epochs": epochs,
-            "batch_size": _plain(self.batch_size) or (64 if rows < SMALL else 128),
+            "batch_size": _plain(self.batch_size),
             "lr": _plain(self.lr),
             "device": self.device,
         }

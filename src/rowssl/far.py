@@ -10,6 +10,7 @@ enough of them, since training pulls labelled ones to their class.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ FOLDS = 5
 ENOUGH = 100  # unlabelled rows, for limits from them alone
 BANK = 4096  # training rows that are kept to compare with
 CHUNK = 2048
+PIECE = 16_384  # rows looked at together, so that a million rows take no copy of themselves
+MEASURED = 100_000  # rows that the limits are read from, at the most
 
 
 class Far(nn.Module):
@@ -54,14 +57,26 @@ class Far(nn.Module):
         return torch.maximum(self.to_class(z) / self.limits[0], self.to_row(z) / self.limits[1])
 
 
-def _statistics(z: Tensor, head: Tensor, bank: Tensor) -> Far:
-    """The distances with limits 1, from features (N, d) and their classes (N,)."""
-    present, place = head.unique(return_inverse=True)
-    sums = torch.zeros(len(present), z.shape[1]).index_add_(0, place, z)
+def _pieces(z: Tensor, rows: Tensor) -> Iterator[tuple[Tensor, slice]]:
+    """Features of some rows, piece by piece, and which of `rows` they are."""
+    for begin in range(0, len(rows), PIECE):
+        here = slice(begin, min(begin + PIECE, len(rows)))
+        yield z[rows[here]], here
+
+
+def _statistics(z: Tensor, head: Tensor, bank: Tensor, rows: Tensor) -> Far:
+    """The distances with limits 1, from features (N, d) and their classes (N,): of these rows alone."""
+    present, place = head[rows].unique(return_inverse=True)
+    sums, centre = torch.zeros(len(present), z.shape[1]), torch.zeros(z.shape[1])
+    for piece, here in _pieces(z, rows):
+        sums.index_add_(0, place[here], piece)
+        centre += piece.mean(0) * (len(piece) / len(rows))
     means = sums / torch.bincount(place, minlength=len(present))[:, None]
-    centre = z.mean(0)
-    rest = z - means[place]
-    covariance = (rest.T @ rest).double() / len(z)
+    covariance = torch.zeros(z.shape[1], z.shape[1], dtype=torch.float64)
+    for piece, here in _pieces(z, rows):
+        rest = piece - means[place[here]]
+        covariance += (rest.T @ rest).double()
+    covariance /= len(rows)
     size = covariance.trace().clamp_min(1e-8) / len(covariance)
     covariance = (1 - SHRINK) * covariance + SHRINK * size * torch.eye(len(covariance), dtype=torch.float64)
     whiten = torch.linalg.inv(torch.linalg.cholesky(covariance)).T.float().contiguous()
@@ -97,25 +112,29 @@ def fit_far(feature: np.ndarray, head: np.ndarray, targets: np.ndarray, *, seed:
     z = torch.from_numpy(np.asarray(feature, dtype=np.float32))
     classes = torch.from_numpy(np.asarray(head, dtype=np.int64))
     kept = _bank_rows(np.asarray(head), seed)
-    far = _statistics(z, classes, z[kept].contiguous())
+    far = _statistics(z, classes, z[kept].contiguous(), torch.arange(len(z)))
 
     folds = min(FOLDS, len(z))
-    fold = torch.from_numpy(np.random.default_rng([seed, 51]).permutation(len(z)) % folds)
+    order = np.random.default_rng([seed, 51]).permutation(len(z))
+    fold, measured = torch.from_numpy(order % folds), torch.from_numpy(order < MEASURED)
     to_class = torch.zeros(len(z))
     for number in range(folds):
         out = fold == number
-        to_class[out] = _statistics(z[~out], classes[~out], far.bank).to_class(z[out])
+        others, rows = _statistics(z, classes, far.bank, (~out).nonzero()[:, 0]), (out & measured).nonzero()[:, 0]
+        for piece, here in _pieces(z, rows):
+            to_class[rows[here]] = others.to_class(piece)
     to_row = torch.zeros(len(z))
     own = torch.full((len(z),), -1, dtype=torch.int64)
     own[kept] = torch.arange(len(kept))
-    for begin in range(0, len(z), CHUNK):
-        cosine, itself = z[begin : begin + CHUNK] @ far.bank.T, own[begin : begin + CHUNK]
+    rows = measured.nonzero()[:, 0]
+    for part in rows.split(CHUNK):
+        cosine, itself = z[part] @ far.bank.T, own[part]
         inside = itself >= 0
         cosine[inside.nonzero()[:, 0], itself[inside]] = -1.0
-        to_row[begin : begin + CHUNK] = 1 - cosine.amax(1)
+        to_row[part] = 1 - cosine.amax(1)
 
-    unlabelled = torch.from_numpy(np.asarray(targets) < 0)
-    counted = unlabelled if int(unlabelled.sum()) >= ENOUGH else torch.ones_like(unlabelled)
+    unlabelled = torch.from_numpy(np.asarray(targets) < 0) & measured
+    counted = unlabelled if int(unlabelled.sum()) >= ENOUGH else measured
     both = torch.stack([to_class, to_row])[:, counted]
     limits = torch.stack([_limit(distance, 2 * SHARE) for distance in both])  # the scales of the two
     far.limits.copy_(limits * _limit((both / limits[:, None]).amax(0), SHARE))

@@ -30,6 +30,11 @@ class Features:
     why: str  # why this encoder
     reduction: Reduction | None = None  # between trunk and tail, where pooled features are wide
 
+    @property
+    def choice(self) -> str:
+        """The encoder and why it was chosen, as part of a sentence."""
+        return f"{self.encoder.name} ({self.why[:1].lower()}{self.why[1:].rstrip('.')})"
+
 
 def open_features(
     problem: Problem, config: EncoderConfig, *, seed: int, reduction: Reduction | None = None
@@ -39,12 +44,7 @@ def open_features(
     `reduction` is one that weights to start from go with; otherwise it is fitted on the rows.
     """
     table, test = problem.table, problem.test
-    name, why = (config.name, "as asked") if config.name else best_available(table.has_images)
-    if name == "convnet" and not config.name and _native_size(table) <= TINY:
-        name, why = (
-            "pixels",
-            "no pretrained encoder is on this machine, and pictures this small can be compared as they are",
-        )
+    name, why = (config.name, "as asked") if config.name else _choose(table)
     if not table.has_images or name == "identity":
         if table.embeddings is None:
             raise InputError("--encoder identity takes embeddings, but the source holds pictures.")
@@ -61,6 +61,16 @@ def open_features(
     evaluated = whole_test is not None and (problem.test_rows is None or len(problem.test_rows) > 0)
     test_source = _trunk(whole_test, problem.test_rows, encoder, config, 0) if whole_test and evaluated else None
     return _reduced(Features(encoder, train, test_source, why), config, seed, reduction)
+
+
+def _choose(table: Table) -> tuple[str, str]:
+    """The encoder when none is asked for, and why."""
+    if table.has_images and (side := _native_size(table)) <= TINY:
+        return (
+            "pixels",
+            f"Pictures of {side} pixels are compared as they are: enlarging them for an encoder adds nothing.",
+        )
+    return best_available(table.has_images)
 
 
 def _reduced(features: Features, config: EncoderConfig, seed: int, reduction: Reduction | None) -> Features:

@@ -15,30 +15,32 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from rowssl import distributed
 from rowssl.checkpoint import Checkpoints
-from rowssl.cluster import kmeans
 from rowssl.config import RunConfig
 from rowssl.continued import open_start
 from rowssl.data.loader import FeatureAugmentation, Feed
-from rowssl.data.profiles import frequency_groups
-from rowssl.density import tail_discovery
 from rowssl.epoch_log import EpochLog
 from rowssl.errors import InputError
-from rowssl.evaluate import Evaluation, evaluate
+from rowssl.evaluate import Evaluation
 from rowssl.features import Features, open_features
+from rowssl.identity import identities
+from rowssl.judge import judge, tail_measure
 from rowssl.methods import build_method, check_method
 from rowssl.methods.base import Method
 from rowssl.nn.convnet import ConvNet
 from rowssl.problem import Problem, load_problem
 from rowssl.progress import bar, err
 from rowssl.results import Answers, ClassIds, answer, name_heads
+from rowssl.run_folder import alone
 from rowssl.train import Optimisation, train
 
 SHOWN_SKIPPED = 10
 SMALL_STEP = 16_384  # entries of a batch of features
 GENTLE = 0.2  # of the usual learning rate, for weights that were trained before
+SMALL_DATA = 2048  # rows; below, batches are half as large
 PAPER_STEPS = 17_000  # 200 epochs of CIFAR-100-LT; larger data need fewer epochs for as many steps
 
 
@@ -72,9 +74,14 @@ def fit(config: RunConfig, out: Path | None = None, *, problem: Problem | None =
     `problem` takes the place of what `config.data` names, for data that are in memory already. Without `report` neither
     report.html nor model/ is written.
     """
-    began = time.monotonic()
     check_method(config.method.name, config.method.options)
     distributed.start()
+    with alone(out):
+        return _fit(config, out, problem, report)
+
+
+def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: bool) -> Run:
+    began = time.monotonic()
     device = torch.device(
         ("cuda" if torch.cuda.is_available() else "cpu") if config.train.device == "auto" else config.train.device
     )
@@ -82,12 +89,13 @@ def fit(config: RunConfig, out: Path | None = None, *, problem: Problem | None =
     tell_skipped(problem)
     start = open_start(config.start, out)
     problem = problem if start is None else start.problem(problem)
+    check_classes(config, problem)
     reduction = None if start is None else start.reduction
     features = open_features(problem, config.encoder, seed=config.seed, reduction=reduction)
-    say(
-        f"{len(problem.table):,} rows, {int((problem.targets >= 0).sum()):,} labelled in {problem.n_old} known classes; "
-        f"encoder {features.encoder.name} ({features.why})"
-    )
+    problem.table.require_unchanged()
+    known = f"{problem.n_old} known class{'' if problem.n_old == 1 else 'es'}"
+    say(f"{len(problem.table):,} rows, {int((problem.targets >= 0).sum()):,} labelled in {known}")
+    say(f"encoder {features.choice}")
     if start is not None and config.classes is None:
         classes, how = problem.n_old + len(start.others(problem)), f"those of {config.start}"
     else:
@@ -105,8 +113,9 @@ def fit(config: RunConfig, out: Path | None = None, *, problem: Problem | None =
     if start is not None:
         start.warm(method, problem, features)
     beginning = [] if start is None else [start.digest]
-    identity = config.identity(problem.table.fingerprint(), features.encoder.fingerprint, str(classes), *beginning)
-    curves = run_training(method, feed, config, problem, out, identity) if method.trains else []
+    facts = [problem.table.fingerprint(), features.encoder.fingerprint, str(classes), *beginning]
+    identity, *older = identities(config, feed, *facts)
+    curves = run_training(method, feed, config, problem, out, identity, older) if method.trains else []
     with torch.no_grad():
         method.finish(feed)
 
@@ -135,7 +144,7 @@ def fit(config: RunConfig, out: Path | None = None, *, problem: Problem | None =
 def say(text: str) -> None:
     """A line for the person watching, from one process only."""
     if distributed.rank() == 0:
-        err.print(text, markup=False)
+        err.print(text, markup=False, soft_wrap=True)
 
 
 def tell_skipped(problem: Problem) -> None:
@@ -145,6 +154,19 @@ def tell_skipped(problem: Problem) -> None:
         say(f"skipped {one.name}: {one.reason}")
     if len(skipped) > SHOWN_SKIPPED:
         say(f"and {len(skipped) - SHOWN_SKIPPED} more; the report lists them all")
+
+
+def check_classes(config: RunConfig, problem: Problem) -> None:
+    """What cannot be, said before anything is computed."""
+    asked, known, rows = config.classes, problem.n_old, len(problem.table)
+    if not isinstance(asked, int):
+        if known == 1 and (problem.targets >= 0).all():
+            raise InputError(f"Every row has the label {problem.class_names[0]!r}: there is nothing to discover.")
+    elif asked < max(2, known):
+        why = f"{known} classes have labels" if known > 1 else "at least 2 are needed"
+        raise InputError(f"--classes {asked} is too few: {why}.")
+    elif asked > rows:
+        raise InputError(f"--classes {asked} is too many: there are only {rows:,} rows.")
 
 
 def require_truth(problem: Problem, what: str) -> np.ndarray:
@@ -161,7 +183,7 @@ def uses_oracle(options: dict[str, Any]) -> bool:
 
 def class_count(config: RunConfig, problem: Problem, features: Features) -> tuple[int, str]:
     """How many heads, and where the number comes from."""
-    asked = config.classes or ("oracle" if config.data.name else "auto")
+    asked = ("oracle" if config.data.name else "auto") if config.classes is None else config.classes
     if isinstance(asked, int):
         return asked, "as asked"
     if asked == "oracle":
@@ -173,17 +195,21 @@ def class_count(config: RunConfig, problem: Problem, features: Features) -> tupl
     return estimate.best, f"estimated, between {estimate.low} and {estimate.high}"
 
 
-def schedule(config: RunConfig, rows: int) -> tuple[int, int]:
-    """Batch size and epochs for so many training rows."""
-    batch_size = config.train.batch_size or min(128, max(16, 2 ** int(np.log2(max(1, rows // 16)))))
-    usual = int(np.clip(round(PAPER_STEPS / max(1, rows // batch_size)), 20, 200))
+def schedule(config: RunConfig, rows: int, *, from_scratch: bool = False) -> tuple[int, int]:
+    """Batch size and epochs for so many training rows; a whole network takes longer than a tail on good features."""
+    small = rows < SMALL_DATA
+    batch_size = config.train.batch_size or (64 if small else 128)
+    if small and not from_scratch:
+        usual = int(np.clip(rows // 6, 50, 200))
+    else:
+        usual = int(np.clip(round(PAPER_STEPS / max(1, rows // batch_size)), 20, 200))
     return batch_size, config.train.epochs or (usual if config.start is None else usual // 4)
 
 
 def build_feed(config: RunConfig, problem: Problem, features: Features, device: torch.device) -> Feed:
     """The training set as the method will see it."""
     options = config.train
-    batch_size, epochs = schedule(config, len(problem.table))
+    batch_size, epochs = schedule(config, len(problem.table), from_scratch=is_from_scratch(features.encoder.tail))
     pooled = len(features.train.shape) == 1
     usual = FeatureAugmentation(mix=1.0, noise=0.5) if pooled else FeatureAugmentation()
     asked = {name: getattr(options, name) for name in ("mix", "dropout", "noise")}
@@ -194,6 +220,11 @@ def build_feed(config: RunConfig, problem: Problem, features: Features, device: 
         features.train, problem.targets,
         batch_size=batch_size, epochs=epochs, seed=config.seed, augmentation=augmentation, device=device,
     )  # fmt: skip
+
+
+def is_from_scratch(tail: nn.Module) -> bool:
+    """Whether a whole network is trained, and not the end of a pretrained one."""
+    return any(isinstance(part, ConvNet) for part in tail.modules())
 
 
 @contextmanager
@@ -208,12 +239,12 @@ def threads_for(size: int) -> Iterator[None]:
 
 
 def run_training(
-    method: Method, feed: Feed, config: RunConfig, problem: Problem, out: Path | None, identity: str
+    method: Method, feed: Feed, config: RunConfig, problem: Problem, out: Path | None, identity: str, older: list[str]
 ) -> list[dict[str, Any]]:
     """The loop with a progress bar; one line of metrics.jsonl per epoch, kept in step with the checkpoints."""
-    from_scratch = any(isinstance(part, ConvNet) for part in method.tail.modules())
     options = Optimisation(
-        lr=config.train.lr or (0.01 if from_scratch else 0.1) * (1.0 if config.start is None else GENTLE),
+        lr=config.train.lr
+        or (0.01 if is_from_scratch(method.tail) else 0.1) * (1.0 if config.start is None else GENTLE),
         momentum=config.train.momentum,
         weight_decay=config.train.weight_decay,
         save_seconds=config.train.save_seconds,
@@ -222,7 +253,7 @@ def run_training(
     log = EpochLog(out / "metrics.jsonl" if out is not None and distributed.rank() == 0 else None)
     shown = bar(f"training {config.method.name}, epoch", feed.epochs, enabled=distributed.rank() == 0)
     with threads_for(feed.batch_size * method.out_dim), shown as progress:
-        for epoch in train(method, feed, options, checkpoints=checkpoints, identity=identity):
+        for epoch in train(method, feed, options, checkpoints=checkpoints, identity=identity, older=older):
             log.recover(checkpoints)
             row: dict[str, Any] = epoch.row()
             if epoch.number % config.train.evaluate_every == 0 or epoch.number == epoch.of:
@@ -234,53 +265,3 @@ def run_training(
     for problem_text in checkpoints.problems if checkpoints else ():
         say(f"passed over a damaged checkpoint: {problem_text}")
     return log.rows()
-
-
-@torch.no_grad()
-def tail_measure(method: Method, feed: Feed, problem: Problem) -> dict[str, float] | None:
-    """phi of appendix D.1 for head and tail, known and novel, when the truth is there to measure it."""
-    if problem.truth is None or (problem.truth < 0).any():
-        return None
-    method.eval()
-    scores = [method.tailedness(x) for _, x in feed.chunks()]
-    if any(score is None for score in scores):
-        return None
-    score = torch.cat([s for s in scores if s is not None]).cpu()
-    truth = torch.from_numpy(problem.truth)
-    size = torch.bincount(truth, minlength=problem.true_classes)
-    tail, novel = (size <= size.float().median())[truth], truth >= problem.n_old
-    groups = {"head": ~tail, "tail": tail, "head_known": ~tail & ~novel, "tail_known": tail & ~novel,
-              "head_novel": ~tail & novel, "tail_novel": tail & novel}  # fmt: skip
-    return {name: round(tail_discovery(score, member), 4) for name, member in groups.items() if member.any()}
-
-
-def judge(problem: Problem, method: Method, answers: Answers, test: Answers | None, classes: int) -> Evaluation | None:
-    """Every number of the protocol, when there is a truth to judge by."""
-    if problem.truth is None:
-        return None
-    rows = problem.unlabelled()
-    recluster = None
-    if test is not None and len(test.head) >= classes:
-        recluster = kmeans(test.feature, classes, seed=method.seed).labels
-    return evaluate(
-        train_predicted=answers.head[rows],
-        train_truth=problem.truth[rows],
-        test_predicted=None if test is None else test.head,
-        test_truth=problem.test_truth,
-        recluster_predicted=None if recluster is None else np.asarray(recluster),
-        n_old=problem.n_old,
-        n_classes=problem.true_classes,
-        n_clusters=classes,
-        groups=frequency_bases(problem),
-    )
-
-
-def frequency_bases(problem: Problem) -> dict[str, np.ndarray]:
-    """Many, Med and Few by each basis of counting, separately for known and novel classes."""
-    groups = {}
-    for basis, counts in problem.class_counts().items():
-        if basis == "labelled":  # novel classes have no labels to count
-            continue
-        parts = [frequency_groups(part) for part in (counts[: problem.n_old], counts[problem.n_old :]) if len(part)]
-        groups[basis] = np.concatenate(parts)
-    return groups

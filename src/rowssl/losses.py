@@ -15,9 +15,7 @@ def info_nce(positive: Tensor, negative: Tensor, temperature: Tensor | float) ->
     The positive stands in the denominator once; `temperature` may differ from anchor to anchor, (B,) or a number.
     """
     tau = temperature[:, None] if isinstance(temperature, Tensor) else temperature
-    return torch.logsumexp(torch.cat([positive[:, None], negative], dim=1) / tau, dim=1) - positive / (
-        temperature if isinstance(temperature, Tensor) else tau
-    )
+    return torch.logsumexp(torch.cat([positive[:, None], negative], dim=1) / tau, dim=1) - positive / temperature
 
 
 def unified_contrastive(positive: Tensor, cosine: Tensor, same: Tensor, *, ignore: Tensor | None = None) -> Tensor:

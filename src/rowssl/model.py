@@ -16,6 +16,7 @@ from rowssl.edits import Edits
 from rowssl.errors import InputError
 from rowssl.far import Far, fit_far
 from rowssl.methods import METHODS
+from rowssl.model_checks import check_sizes, in_cache
 from rowssl.network import Network
 from rowssl.nn.encoders import Encoder, build_encoder, parse_tail
 from rowssl.nn.heads import CosineClassifier
@@ -223,6 +224,8 @@ def load_model(run_or_model_dir: str | Path, *, encoder: str | None = None, devi
     folder = model_folder(run_or_model_dir)
     tensors, facts = read_directory(folder)
     check_model_facts(facts, folder)
+    check_sizes(facts, tensors, folder)
+    edits = Edits.load(folder)
     try:
         built = _encoder(facts, encoder)
         reduction: nn.Module = nn.Identity()
@@ -235,12 +238,13 @@ def load_model(run_or_model_dir: str | Path, *, encoder: str | None = None, devi
         classifier = CosineClassifier(facts["encoder"]["out_dim"], len(facts["classes"]))
         classifier.load_state_dict(tensors["classifier"])
         far = Far(**tensors["far"])
+        network = Network(built.trunk, reduction, tail, classifier, far, edits.regroup(), float(facts["temperature"]))
+        with torch.no_grad():
+            network.answer(reduction(torch.zeros(1, *built.trunk_shape)))  # parts that do not fit are found now
     except InputError:
         raise
-    except (KeyError, TypeError, RuntimeError, IndexError) as error:  # torch names a missing tensor in a RuntimeError
+    except Exception as error:  # torch names a missing tensor in a RuntimeError, and many other things in others
         raise InputError(f"{folder} does not hold a whole model: {' '.join(str(error).split())[:160]}.") from error
-    edits = Edits.load(folder)
-    network = Network(built.trunk, reduction, tail, classifier, far, edits.regroup(), float(facts["temperature"]))
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     network.to(device)
@@ -253,6 +257,10 @@ def _encoder(facts: dict[str, Any], asked: str | None) -> Encoder:
     name, path = about["name"], about["path"]
     within = name in WITHIN
     place = name if within else asked or (path if path and Path(path).exists() else name)
+    if not asked and place.startswith("hf:") and not in_cache(place.removeprefix("hf:")):
+        raise InputError(
+            f"The model needs encoder {place}, which is not on this machine: --encoder {place} fetches it."
+        )
     try:
         built = build_encoder(
             place,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rowssl.config import DataConfig
+from rowssl.data.images import printable
 from rowssl.data.table import Table
 from rowssl.errors import InputError
 
@@ -105,6 +106,14 @@ def _from_table(data: DataConfig) -> Problem:
 
     assert data.source is not None
     table = read_table(data.source, labels=data.labels, image_column=data.image_column, label_column=data.label_column)
+    bad, everything = len(table.skipped), len(table.skipped) + len(table)
+    if bad > data.max_bad * everything:
+        first = table.skipped[0]
+        raise InputError(
+            f"{bad:,} of {everything:,} images in {printable(data.source)} cannot be read "
+            f"(the first: {first.name}: {first.reason}): `rowssl check` lists them, "
+            f"and --max-bad {min(1, bad / everything + 0.005):.2f} goes on without them."
+        )
     if len(table) < 4:
         raise InputError(f"{data.source} has {len(table)} readable rows: at least 4 are needed.")
     known = np.unique(table.labels[table.labels >= 0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,23 +30,32 @@ class Answers:
     second: np.ndarray
     feature: np.ndarray
     tailedness: np.ndarray | None
+    place: np.ndarray | None = None  # (N, 2) on the map of the report
+    placed_by: str = ""  # t-SNE or PCA
 
 
 @torch.no_grad()
 def answer(method: Method, source: Source, device: torch.device, chunk: int = 1024) -> Answers:
     """Ask the method about the clean view of every row."""
     method.eval()
-    parts: list[tuple[torch.Tensor, ...]] = []
-    for begin in range(0, len(source), chunk):
+    columns: list[np.ndarray] = []
+    let_go: Callable[[], None] = getattr(source, "release", lambda: None)
+    for number, begin in enumerate(range(0, len(source), chunk)):
         x = source.clean(np.arange(begin, min(begin + chunk, len(source)))).to(device)
         z = method.tail(x)
         probability = F.softmax(method.classifier(z) / TEMPERATURE, dim=1)
         top = probability.topk(2, dim=1)
         tail = method.tailedness(x)
         row = (top.indices[:, 0], top.values[:, 0], top.indices[:, 1], F.normalize(z, dim=1))
-        parts.append(row if tail is None else (*row, tail))
-    joined = [torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)]
-    return Answers(joined[0], joined[1], joined[2], joined[3], joined[4] if len(joined) > 4 else None)
+        values = [part.cpu().numpy() for part in (row if tail is None else (*row, tail))]
+        if not columns:
+            columns = [np.empty((len(source), *value.shape[1:]), dtype=value.dtype) for value in values]
+        for column, value in zip(columns, values, strict=True):
+            column[begin : begin + chunk] = value
+        if number % 64 == 0:  # what has been read of a file on disk need not stay in memory beside the answers
+            let_go()
+    let_go()
+    return Answers(columns[0], columns[1], columns[2], columns[3], columns[4] if len(columns) > 4 else None)
 
 
 @dataclass(frozen=True)
@@ -118,8 +127,8 @@ def typical_rows(answers: Answers, head: int, count: int = 12) -> np.ndarray:
     rows = np.flatnonzero(answers.head == head)
     if len(rows) == 0:
         return rows
-    centre = answers.feature[rows].mean(0)
-    return rows[np.argsort(-(answers.feature[rows] @ centre), kind="stable")[:count]]
+    members = answers.feature[rows]
+    return rows[np.argsort(-(members @ members.mean(0)), kind="stable")[:count]]
 
 
 def write_classes(path: Path, problem: Problem, answers: Answers, names: ClassIds) -> None:

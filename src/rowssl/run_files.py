@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rowssl.checkpoint import write_directory, write_text
+from rowssl.checkpoint import sha256_of, write_directory, write_text
 from rowssl.config import DataConfig
 from rowssl.edits import FILE, Edits
 from rowssl.model import save_model
@@ -26,6 +27,8 @@ from rowssl.stored_run import ANSWERS_FORMAT, open_run
 if TYPE_CHECKING:
     from rowssl.fit import Run
 
+SEALED = ("config.json", "metrics.json", "metrics.jsonl")  # answers/ holds their hashes
+
 
 def write_run(run: Run, out: Path, *, report: bool = True) -> None:
     """Everything a finished run leaves behind; edits made in this directory on the same model hold.
@@ -33,6 +36,7 @@ def write_run(run: Run, out: Path, *, report: bool = True) -> None:
     Without `report` only the tables and numbers are written: nothing to use the run with.
     """
     from rowssl.report.build import build_report
+    from rowssl.report.layout import layout
     from rowssl.report.page import write_report
 
     out.mkdir(parents=True, exist_ok=True)
@@ -44,6 +48,8 @@ def write_run(run: Run, out: Path, *, report: bool = True) -> None:
         write_classes(out / "classes.csv", run.problem, run.answers, run.names)
         if not report:
             return
+        place, placed_by = layout(run.answers.feature, seed=run.config.seed)  # kept: an edit moves nothing on the map
+        run = replace(run, answers=replace(run.answers, place=place, placed_by=placed_by))
         save_model(out / "model", run)
         save_answers(out / "answers", run)
         _set_aside_foreign_edits(out, run.metrics["identity"])
@@ -96,6 +102,7 @@ def save_answers(path: Path, run: Run) -> None:
         "facts": run.facts,
         "seconds": run.seconds,
         "data": absolute(run.config.data).model_dump(mode="json"),
+        "files": {name: sha256_of(path.with_name(name)) for name in SEALED if path.with_name(name).exists()},
     }
     write_directory(path, tensors, facts)
 
@@ -107,6 +114,8 @@ def _columns(answers: Answers) -> dict[str, Tensor]:
         "confidence": torch.from_numpy(answers.confidence.astype(np.float32)),
         "feature": torch.from_numpy(answers.feature.astype(np.float16)),
     }
+    if answers.place is not None:
+        columns["place"] = torch.from_numpy(answers.place.astype(np.float32))
     if answers.tailedness is not None:
         columns["tailedness"] = torch.from_numpy(answers.tailedness.astype(np.float32))
     return columns

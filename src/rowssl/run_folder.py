@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from rowssl.checkpoint import read_manifest
+from rowssl.checkpoint import check_format, read_manifest
 from rowssl.errors import InputError
 
+LOCK = ".lock"
 NEEDED = {
     "classes": list, "n_known": int, "temperature": float, "method": str, "options": dict, "seed": int, "encoder": dict,
     "identity": str, "far": dict,
@@ -36,7 +38,10 @@ def run_folder(path: str | Path) -> Path:
 def check_model_facts(facts: dict[str, Any], folder: Path) -> None:
     """An InputError unless these are the facts of a model that this version can use."""
     from rowssl.methods import METHODS
+    from rowssl.model_checks import check_facts
 
+    if isinstance(facts.get("model_format"), int) and facts["model_format"] > 1:
+        check_format(facts["model_format"], 1, folder)
     if facts.get("model_format") != 1:
         raise InputError(
             f"{folder} was written by another version of rowssl: run the same `rowssl fit` command again, it is quick."
@@ -57,6 +62,7 @@ def check_model_facts(facts: dict[str, Any], folder: Path) -> None:
         raise InputError(
             f"{folder} was trained by method {facts['method']!r}, which this version of rowssl does not have."
         )
+    check_facts(facts, folder)
 
 
 def read_model_facts(path: str | Path) -> dict[str, Any]:
@@ -68,12 +74,62 @@ def read_model_facts(path: str | Path) -> dict[str, Any]:
 
 
 @contextmanager
+def alone(out: Path | None) -> Iterator[None]:
+    """A run directory for one training at a time, tidied of what a killed one left; a second training is refused at once."""
+    from rowssl import distributed
+    from rowssl.checkpoint import tidy
+
+    if out is None or distributed.rank() != 0:
+        yield
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        stream = _take(out / LOCK)
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror or error}.") from error
+    with stream:
+        tidy(out)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                if os.listdir(out) == [LOCK]:  # refused before anything was written: leave no trace
+                    (out / LOCK).unlink()
+                    out.rmdir()
+
+
+def _take(path: Path) -> BinaryIO:
+    """The lock file, locked; its holder may have removed it just before it was free, then there is another one to take."""
+    while True:
+        stream = open(path, "ab", opener=_no_link)  # noqa: SIM115 (closed by the caller, with the lock)
+        try:
+            import fcntl
+
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stream.close()
+            raise InputError(
+                f"another process is at work in {path.parent}: wait for it, or choose another --out."
+            ) from None
+        except (ImportError, OSError):  # Windows, some network file systems: no locks, no promise
+            return stream
+        if path.exists() and os.path.samestat(os.fstat(stream.fileno()), path.stat()):
+            return stream
+        stream.close()
+
+
+def _no_link(path: str, flags: int) -> int:
+    """Open a file itself, never what a link of its name leads to: a run may come from a stranger."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+@contextmanager
 def locked(run: Path) -> Iterator[None]:
     """One process (and one thread) at a time; the lock is free again when its holder dies."""
     from rowssl.progress import err
 
     try:
-        stream = open(run / ".edits.lock", "ab")  # noqa: SIM115 (closed below, with the lock)
+        stream = open(run / ".edits.lock", "ab", opener=_no_link)  # noqa: SIM115 (closed below, with the lock)
     except OSError as error:
         raise InputError(f"{run} cannot be written: {error.strerror or error}.") from error
     with stream:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rowssl.centred import Rows, centred, sample_for, squared_norms
 from rowssl.errors import InputError
 from rowssl.progress import track
 
@@ -55,7 +56,8 @@ def semi_supervised_kmeans(
     -----
     Known centres start as class means, the others by plain k-means++ on the unlabelled rows. Every step can only lower
     the inertia (labelled and unlabelled rows together), so the last iterate of a run is its best. Labels come in the
-    order of the rows of `x`. A class id below the largest one that has no labelled row is a free cluster.
+    order of the rows of `x`. A class id below the largest one that has no labelled row is a free cluster. Large data are
+    treated as by `rowssl.cluster.kmeans`: starts are tried on a sample.
     """
     x = as_matrix(x, "x")
     if not isinstance(targets, Tensor):
@@ -68,35 +70,54 @@ def semi_supervised_kmeans(
         raise InputError(f"targets must be -1 (unlabelled) or a class id, not {int(target.min())}")
     if int(target.max()) >= k:
         raise InputError(f"k={k} is less than the {int(target.max()) + 1} known classes")
-    mean = x.mean(0)
-    x = x - mean
-    labelled = target >= 0
-    pinned, free_rows = x[labelled], x[~labelled]
+    mean, labelled = x.mean(0), target >= 0
+    known_rows, other_rows = labelled.nonzero()[:, 0], (~labelled).nonzero()[:, 0]
+    pinned, free_rows = centred(x, mean, known_rows), centred(x, mean, other_rows)
     sums = x.new_zeros((k, x.shape[1]), dtype=torch.float64)
-    _accumulate(sums, pinned, target[labelled])
-    counts = torch.bincount(target[labelled], minlength=k)
+    _accumulate(sums, pinned, target[known_rows])
+    counts = torch.bincount(target[known_rows], minlength=k)
     known = counts > 0
     n_free = k - int(known.sum())
     if n_free > len(free_rows):
         raise InputError(f"k={k} asks for {n_free} novel clusters, but there are {len(free_rows)} unlabelled rows")
-    norms = free_rows.square().sum(1)
+    norms = squared_norms(free_rows)
     class_means = (sums / counts.clamp(min=1)[:, None]).float()
-    runs = n_init if n_free else 1  # without a free centre nothing is drawn
-    base = class_means[known] if bool(known.any()) else None
-    seeds = plus_plus(free_rows, norms, n_free, seed=seed, runs=runs, trials=1, base=base)
-    best = None
-    for run in track(range(runs), "semi-supervised k-means", enabled=progress):
-        start = class_means.clone()
-        start[~known] = free_rows[seeds[run]]
-        centers, n_iter = lloyd(
-            free_rows, norms, start, max_iter, lambda shift: float(shift.sum()) ** 2 < tol, sums, counts
-        )
+    start = class_means.clone()
+
+    def settled(shift: Tensor) -> bool:
+        return float(shift.sum()) ** 2 < tol
+
+    def judged(centers: Tensor, n_iter: int) -> KMeansResult:
         free_labels, _ = nearest(free_rows, norms, centers)
-        inertia = inertia_of(free_rows, centers, free_labels) + inertia_of(pinned, centers, target[labelled])
-        if best is None or inertia < best.inertia:
-            labels = target.clone()
-            labels[~labelled] = free_labels
-            best = KMeansResult(centers + mean, labels, inertia, n_iter)
+        inertia = inertia_of(free_rows, centers, free_labels) + inertia_of(pinned, centers, target[known_rows])
+        labels = target.clone()
+        labels[other_rows] = free_labels
+        return KMeansResult(centers + mean, labels, inertia, n_iter)
+
+    if n_free == 0:  # nothing is drawn
+        return judged(*lloyd(free_rows, norms, start, max_iter, settled, sums, counts))
+    base = class_means[known] if bool(known.any()) else None
+    some = sample_for(len(free_rows), k, seed)
+    if some is not None:  # the best start is found on a sample, with the labelled rows weighed like it
+        part = free_rows[some]
+        part_norms, share = part.square().sum(1), len(some) / len(free_rows)
+        seeds = plus_plus(part, part_norms, n_free, seed=seed, runs=n_init, trials=1, base=base)
+        best_centers, least = start, float("inf")
+        for run in track(range(n_init), "semi-supervised k-means", enabled=progress):
+            start[~known] = part[seeds[run]]
+            centers, _ = lloyd(part, part_norms, start.clone(), max_iter, settled, share * sums, share * counts)
+            distance = nearest(part, part_norms, centers)[1]
+            pull = float(((class_means - centers).square().sum(1).double() * counts).sum())  # of the labelled rows
+            if (inertia := float(distance.double().sum()) + share * pull) < least:
+                best_centers, least = centers, inertia
+        return judged(*lloyd(free_rows, norms, best_centers, max_iter, settled, sums, counts))
+    seeds = plus_plus(free_rows[:], norms, n_free, seed=seed, runs=n_init, trials=1, base=base)
+    best = None
+    for run in track(range(n_init), "semi-supervised k-means", enabled=progress):
+        start[~known] = free_rows[seeds[run]]
+        result = judged(*lloyd(free_rows, norms, start.clone(), max_iter, settled, sums, counts))
+        if best is None or result.inertia < best.inertia:
+            best = result
     assert best is not None
     return best
 
@@ -121,11 +142,11 @@ def check_counts(n: int, k: int, n_init: int, max_iter: int) -> None:
         raise InputError(f"n_init and max_iter must be at least 1, not {n_init} and {max_iter}")
 
 
-def nearest(x: Tensor, norms: Tensor, centers: Tensor, chunk: int | None = None) -> tuple[Tensor, Tensor]:
+def nearest(x: Rows, norms: Tensor, centers: Tensor, chunk: int | None = None) -> tuple[Tensor, Tensor]:
     """Index of the nearest centre (N,) and squared distance (N,); `norms` are the squared norms of the rows."""
     chunk = chunk or max(256, min(4096, BLOCK_CELLS // len(centers)))
     center_norms, transposed = centers.square().sum(1), centers.T
-    labels = torch.empty(len(x), dtype=torch.int64, device=x.device)
+    labels = torch.empty(len(x), dtype=torch.int64, device=centers.device)
     distance = torch.empty_like(norms)
     for i in range(0, len(x), chunk):
         part = torch.addmm(center_norms, x[i : i + chunk], transposed, alpha=-2).min(1)
@@ -176,7 +197,7 @@ def _plus_plus_together(
 
 
 def lloyd(
-    x: Tensor,
+    x: Rows,
     norms: Tensor,
     centers: Tensor,
     max_iter: int,
@@ -186,8 +207,8 @@ def lloyd(
 ) -> tuple[Tensor, int]:
     """Centres after Lloyd iterations until `settled(shift of each centre)`, and how many iterations that took."""
     k = len(centers)
-    sums = x.new_zeros(centers.shape, dtype=torch.float64) if pinned_sums is None else pinned_sums.clone()
-    labels = torch.full((len(x),), -1, dtype=torch.int64, device=x.device)
+    sums = centers.new_zeros(centers.shape, dtype=torch.float64) if pinned_sums is None else pinned_sums.clone()
+    labels = torch.full((len(x),), -1, dtype=torch.int64, device=centers.device)
     for step in range(1, max_iter + 1):
         new, distance = nearest(x, norms, centers)
         rows = (new != labels).nonzero()[:, 0]
@@ -202,7 +223,9 @@ def lloyd(
             counts = counts + pinned_counts
         if bool((counts == 0).any()):
             _fill_empty(x, centers, labels, distance, sums, counts)
-        moved = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], centers.double()).float()
+        moved = torch.where(
+            counts[:, None] > 0, sums / torch.where(counts > 0, counts, 1)[:, None], centers.double()
+        ).float()
         shift = (moved - centers).norm(dim=1)
         centers = moved
         if settled(shift):
@@ -210,7 +233,7 @@ def lloyd(
     return centers, max_iter
 
 
-def _fill_empty(x: Tensor, centers: Tensor, labels: Tensor, distance: Tensor, sums: Tensor, counts: Tensor) -> None:
+def _fill_empty(x: Rows, centers: Tensor, labels: Tensor, distance: Tensor, sums: Tensor, counts: Tensor) -> None:
     """Give each empty cluster the row farthest from its centre, in place; no row that is alone or on its centre."""
     # Of the rows passed over at most one per cluster is alone, so 2k rows are enough.
     rows = distance.argsort(descending=True, stable=True)[: 2 * len(centers)]
@@ -227,7 +250,7 @@ def _fill_empty(x: Tensor, centers: Tensor, labels: Tensor, distance: Tensor, su
         labels[row] = cluster
 
 
-def _accumulate(sums: Tensor, x: Tensor, labels: Tensor, rows: Tensor | None = None, sign: int = 1) -> None:
+def _accumulate(sums: Tensor, x: Rows, labels: Tensor, rows: Tensor | None = None, sign: int = 1) -> None:
     """Add (or subtract) rows of `x` to the float64 sum (k, d) of their cluster, in blocks."""
     count = len(x) if rows is None else len(rows)
     for i in range(0, count, 1024):
@@ -235,7 +258,7 @@ def _accumulate(sums: Tensor, x: Tensor, labels: Tensor, rows: Tensor | None = N
         sums.index_add_(0, labels[block], x[block].double(), alpha=sign)
 
 
-def inertia_of(x: Tensor, centers: Tensor, labels: Tensor) -> float:
+def inertia_of(x: Rows, centers: Tensor, labels: Tensor) -> float:
     """Summed squared distance to the assigned centre, by differences and in float64 over rows."""
     parts = [(x[i : i + 1024] - centers[labels[i : i + 1024]]).square().sum(1) for i in range(0, len(x), 1024)]
     return float(torch.cat(parts).double().sum()) if parts else 0.0

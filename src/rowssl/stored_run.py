@@ -12,13 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rowssl.checkpoint import read_directory
+from rowssl.checkpoint import check_format, read_directory, sha256_of
 from rowssl.config import DataConfig, RunConfig, build_config
 from rowssl.data.images import Skipped
 from rowssl.data.table import Table
 from rowssl.edits import Edits
+from rowssl.epoch_log import read_lines
 from rowssl.errors import InputError
 from rowssl.evaluate import Evaluation, evaluate
+from rowssl.model_checks import check_answers, check_sizes
 from rowssl.nn.heads import CosineClassifier
 from rowssl.problem import Problem, load_problem
 from rowssl.results import Answers, ClassIds
@@ -64,23 +66,40 @@ def open_run(run: str | Path, edits: Edits | None = None, *, images: bool = True
         Also make pictures available where a benchmark has to be read again for them; files are opened one by one anyway.
     """
     folder = run_folder(run)
-    edits = edits or Edits.load(folder)
+    try:
+        return _read(folder, edits or Edits.load(folder), images)
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError, OSError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise InputError(f"{folder} does not hold a whole run: {reason}.") from error
+
+
+def _read(folder: Path, edits: Edits, images: bool) -> StoredRun:
+    """As `open_run`; what a stranger wrote may still be anything where it is not checked here."""
     tensors, facts = read_directory(folder / "answers")
-    if facts.get("answers_format") != ANSWERS_FORMAT or facts.get("identity") != edits.model:
+    check_format(facts.get("answers_format"), ANSWERS_FORMAT, folder / "answers")
+    if facts.get("identity") != edits.model:
         raise InputError(
             f"{folder / 'answers'} does not belong to the model beside it: run the same `rowssl fit` again."
         )
+    check_answers(facts, tensors, len(edits.class_ids), folder / "answers")
+    for file, expected in ((folder / name, sha256) for name, sha256 in facts.get("files", {}).items()):
+        if not file.is_file() or sha256_of(file) != expected:
+            raise InputError(f"{file} is missing or damaged: run the same `rowssl fit` again.")
     try:
         config = build_config(
             json.loads((folder / "config.json").read_text(encoding="utf-8")), str(folder / "config.json")
         )
         metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
         log = folder / "metrics.jsonl"
-        curves = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
+        curves, damaged = read_lines(log) if log.exists() else ([], [])
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{folder} cannot be read as a run: {str(error).splitlines()[0]}.") from error
+    if damaged:  # of a run without hashes
+        raise InputError(f"{log} is damaged: run the same `rowssl fit` again.")
     rows = {name: column.numpy() for name, column in tensors["rows"].items()}
     table, missing = _table(facts, len(rows["head"]), images)
     problem = Problem(
@@ -119,6 +138,7 @@ def _answers(rows: dict[str, np.ndarray]) -> Answers:
         rows["second"].astype(np.int64),
         feature,
         rows.get("tailedness"),
+        rows.get("place"),
     )
 
 
@@ -151,6 +171,7 @@ class HeadScores:
     @classmethod
     def load(cls, run: str | Path) -> HeadScores:
         tensors, facts = read_directory(model_folder(run))
+        check_sizes(facts, tensors, model_folder(run))
         classifier = CosineClassifier(facts["encoder"]["out_dim"], len(facts["classes"]))
         classifier.load_state_dict(tensors["classifier"])
         return cls(classifier, facts["temperature"])

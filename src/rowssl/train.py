@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,6 +75,7 @@ def train(
     *,
     checkpoints: Checkpoints | None = None,
     identity: str = "",
+    older: Sequence[str] = (),
 ) -> Iterator[Epoch]:
     """Train to the last step, from the latest checkpoint if there is one, and yield after every epoch.
 
@@ -86,10 +87,12 @@ def train(
         Where to save and to resume from; None trains without a trace.
     identity
         Hash of everything that decides the result; a checkpoint of another identity is refused.
+    older
+        What earlier versions made of the same options; their checkpoints are used too.
     """
     optimiser = build_optimiser(method, options)
     names: dict[Tensor, str] = {parameter: name for name, parameter in method.named_parameters()}
-    first = _restore(method, optimiser, names, checkpoints, identity)
+    first = _restore(method, optimiser, names, checkpoints, (identity, *older))
     method.train()
     if first == 0:
         method.start(feed)
@@ -148,14 +151,14 @@ def _restore(
     optimiser: torch.optim.SGD,
     names: dict[Tensor, str],
     checkpoints: Checkpoints | None,
-    identity: str,
+    identities: Sequence[str],
 ) -> int:
     """Load the latest checkpoint into method and optimiser; returns the step to go on from, 0 for a new run."""
     if checkpoints is None:
         return 0
     if distributed.rank() == 0:
         checkpoints.clean()
-    found = checkpoints.latest(identity)
+    found = checkpoints.latest(*identities)
     if found is None:
         return 0
     tensors, facts = found

@@ -19,6 +19,7 @@ from rowssl.bench import cell, engine
 from rowssl.bench.cells import Cell, grid, read_result, read_results
 from rowssl.bench.cost import plan
 from rowssl.bench.results import COLUMNS
+from rowssl.bench.sample import read_sample
 from rowssl.errors import InputError
 
 QUICK = ("--data", "digits", "--gamma", "10", "--encoder", "pixels", "--views", "2")
@@ -129,6 +130,23 @@ def test_list_shows_what_is_finished_and_what_the_rest_costs(done, capsys):
     assert unknown[0].seconds is None
     rows = {one.config.data.model_dump_json(): 536 for one in more}
     assert plan(cells(methods=["dts"]), done / "runs", rows)[0].seconds > 1
+    # Other options of a method are priced by what it took with these, as far as there is anything to go by.
+    finished = read_results(cells(), done / "runs")
+    slow = [replace(result, seconds=100 * result.seconds) for result in finished]
+    other = grid({**BASE, "method": {"options": {"tau_s": 0.2}}}, methods=["simgcd"], priors=["match"], gammas=[10.0])
+    keys = {other[0].config.data.model_dump_json(): 536}
+    fast, slowly = (plan(other, done / "runs", keys, some)[0].seconds for some in (finished, slow))
+    assert slowly == pytest.approx(100 * fast)
+
+
+def test_every_cell_keeps_a_few_features(done):
+    for one in cells():
+        kept = read_sample(one.folder(done / "runs"))
+        assert set(kept) == {"test", "unlabelled"}
+        for part in kept.values():
+            assert part.n_old == 5
+            assert set(part.truth) == set(range(10))
+            assert abs((part.feature**2).sum(1) - 1).max() < 0.01
 
 
 def test_a_result_of_other_options_or_other_data_does_not_count(done, tmp_path):

@@ -72,6 +72,15 @@ def test_markdown_and_latex_mark_best_and_second_and_leave_gaps():
     assert column_marks(entries, [("In-bACC", "All")])["In-bACC", "All"][Entry("DTS", "")] == "best"
 
 
+def test_numbers_that_are_no_percentages_and_differences_have_no_best():
+    entries = summarise([row("GCD", 94.0), row("DTS", 145.25)])[SECTION]
+    assert markdown_table(entries, MAIN, mark=False).splitlines()[2:] == ["| GCD | 94 |", "| DTS | 145 |"]
+    latex = latex_table(SECTION, entries, MAIN, "x", caption="Differences of 5%.", mark=False, signed=True)
+    assert r"GCD & $+94.0$ \\" in latex
+    assert r"\caption{Differences of 5\%.}" in latex
+    assert "textbf" not in latex
+
+
 def test_the_papers_numbers_stand_beside_ours():
     rows = [row("DTS", 50.0), row("DTS", 47.0, variant="tau_max=0.2"), row("k-means", 33.3)]
     lines = comparison_table(summarise(rows)[SECTION], MAIN).splitlines()

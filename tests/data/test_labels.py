@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rowssl.data.images import printable
 from rowssl.data.labels import UNLABELLED, encode_labels, labels_from_csv, read_csv, relative_to
 from rowssl.errors import InputError
 
@@ -129,7 +130,7 @@ def test_any_text_survives_a_csv(labels: list[str]) -> None:
             writer.writerow(["row", "label"])
             writer.writerows(enumerate(labels))
         found = by_row(path, len(labels))
-    assert found == [None if text.strip().lower() in UNLABELLED else text for text in labels]
+    assert found == [None if text.strip().lower() in UNLABELLED else printable(text) for text in labels]
     ids, names = encode_labels(labels)
     assert [-1 if text is None else 0 for text in found] == np.minimum(ids, 0).tolist()
     assert len(set(names)) == len(names)

@@ -175,3 +175,64 @@ def test_extreme_cosines_stay_finite_in_single_precision() -> None:
         assert value[0] > 100
         assert value[1] == pytest.approx(0, abs=1e-6)
     assert torch.isfinite(losses.unified_contrastive(positive / 0.01, cosine / 0.01, cosine > 2)).all()
+
+
+def log_share(scores: list[float], chosen: int) -> float:
+    """log of the softmax at one place."""
+    return scores[chosen] - math.log(sum(math.exp(score) for score in scores))
+
+
+@pytest.mark.parametrize("tau", [1.0, 0.1])
+def test_info_nce_batch_compares_with_other_keys_where_these_are_given(rng: np.random.Generator, tau: float) -> None:
+    first, second, keys = unit_rows(rng, 4), unit_rows(rng, 4), unit_rows(rng, 8)
+    features, expected = torch.cat([first, second]), []
+    for i in range(8):
+        others = [j for j in range(8) if j != i]
+        scores = [float(features[i] @ keys[j]) / tau for j in others]
+        expected.append(-log_share(scores, others.index((i + 4) % 8)))
+    got = float(losses.info_nce_batch(first, second, tau, keys))
+    assert abs(got - sum(expected) / 8) <= TOLERANCE
+    assert abs(got - float(losses.info_nce_batch(first, second, tau))) > 1e-3
+
+
+def test_sup_con_compares_with_other_keys_where_these_are_given(rng: np.random.Generator) -> None:
+    first, second, keys = unit_rows(rng, 5), unit_rows(rng, 5), unit_rows(rng, 10)
+    target = [0, -1, 1, 0, 1]
+    rows = [i for i in range(10) if target[i % 5] >= 0]
+    features, expected = torch.cat([first, second]), []
+    for i in rows:
+        others = [j for j in rows if j != i]
+        scores = [float(features[i] @ keys[j]) / 0.3 for j in others]
+        same = [place for place, j in enumerate(others) if target[j % 5] == target[i % 5]]
+        expected.append(-sum(log_share(scores, place) for place in same) / len(same))
+    got = float(losses.sup_con(first, second, torch.tensor(target), 0.3, keys))
+    assert abs(got - sum(expected) / len(expected)) <= TOLERANCE
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 7), st.integers(2, 9))
+def test_entropy_gap_with_a_prior_is_the_divergence_from_it(seed: int, rows: int, classes: int) -> None:
+    rng = np.random.default_rng(seed)
+    probability, prior = (F.softmax(torch.from_numpy(rng.normal(size=(n, classes))), dim=1) for n in (rows, 1))
+    mean = probability.mean(0).tolist()
+    expected = sum(p * math.log(p / q) for p, q in zip(mean, prior[0].tolist(), strict=True))
+    assert abs(float(losses.entropy_gap(probability, prior[0])) - expected) <= TOLERANCE
+    uniform = torch.full((classes,), 1 / classes, dtype=torch.float64)
+    assert abs(float(losses.entropy_gap(probability, uniform) - losses.entropy_gap(probability))) <= TOLERANCE
+
+
+def test_labelled_cross_entropy_is_the_mean_over_both_views_of_the_labelled_rows(rng: np.random.Generator) -> None:
+    student, target = (cosines(rng, 5, 3), cosines(rng, 5, 3)), [2, -1, 0, 1, -1]
+    rows = [i for i in range(5) if target[i] >= 0]
+    each = [-log_share(view[i].tolist(), target[i]) for view in student for i in rows]
+    got = losses.labelled_cross_entropy(student, torch.tensor(target))
+    assert abs(float(got) - sum(each) / len(each)) <= TOLERANCE
+
+
+def test_labelled_cross_entropy_without_labels_is_zero_and_differentiable(rng: np.random.Generator) -> None:
+    logits = cosines(rng, 4, 3).requires_grad_()
+    value = losses.labelled_cross_entropy((logits, cosines(rng, 4, 3)), torch.full((4,), -1))
+    value.backward()
+    assert value.item() == 0
+    assert logits.grad is not None
+    assert torch.equal(logits.grad, torch.zeros_like(logits))

@@ -23,6 +23,7 @@ REFUSED, NON_FINITE = 2, 3  # exit codes that another attempt would only repeat
 
 def run_cell(config: Path, out: Path, *, report: bool = False) -> None:
     """Train and judge; `cell.json`, written last, says that the cell is finished and what it was made from."""
+    from rowssl.bench.sample import write_sample
     from rowssl.checkpoint import write_text
     from rowssl.config import build_config
     from rowssl.fit import fit
@@ -34,6 +35,7 @@ def run_cell(config: Path, out: Path, *, report: bool = False) -> None:
     run = fit(build_config(content, str(config)), out, report=report)
     if run.evaluation is None:
         raise InputError(f"{run.problem.table.source} does not hold the true classes, so there is nothing to compare.")
+    write_sample(run, out)
     encoder = run.features.encoder
     facts: dict[str, Any] = {
         "identity": run.metrics["identity"],

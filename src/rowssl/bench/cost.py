@@ -24,10 +24,16 @@ class Plan:
     seconds: float | None
 
 
-def plan(cells: Sequence[Cell], runs: Path, rows: dict[str, int]) -> list[Plan]:
-    """State and cost of each cell; `rows` is the number of training rows by the JSON of `config.data`."""
+def plan(cells: Sequence[Cell], runs: Path, rows: dict[str, int], measured: Sequence[Result] = ()) -> list[Plan]:
+    """State and cost of each cell.
+
+    Parameters
+    ----------
+    rows : number of training rows by the JSON of `config.data`.
+    measured : finished runs of other grids, whose seconds say something about these.
+    """
     found = {cell.folder(runs): read_result(cell, runs) for cell in cells}
-    done = [result for result in found.values() if result is not None]
+    done = [*measured, *(result for result in found.values() if result is not None)]
     plans = []
     for cell in cells:
         folder = cell.folder(runs)
@@ -41,11 +47,18 @@ def plan(cells: Sequence[Cell], runs: Path, rows: dict[str, int]) -> list[Plan]:
 
 
 def seconds(cell: Cell, done: Sequence[Result], rows: int | None) -> float | None:
-    """Of a whole cell: the median of finished ones of its kind (other seeds, other priors), else an estimate."""
+    """Of a whole cell: the median of finished ones of its kind (other seeds, other priors), else an estimate.
+
+    An estimate is corrected by what finished runs of the same method on the same encoder took against theirs.
+    """
     alike = [result.seconds for result in done if _kind(result.cell) == _kind(cell)]
     if alike:
         return statistics.median(alike)
-    return None if rows is None else estimate(cell, rows)
+    if rows is None:
+        return None
+    same = [result for result in done if _way(result.cell) == _way(cell)]
+    factors = [result.seconds / estimate(result.cell, int(result.facts["rows"])) for result in same]
+    return estimate(cell, rows) * (statistics.median(factors) if factors else 1.0)
 
 
 def estimate(cell: Cell, rows: int) -> float:
@@ -55,6 +68,11 @@ def estimate(cell: Cell, rows: int) -> float:
     batch_size, epochs = schedule(cell.config, rows)
     steps = epochs * max(1, rows // batch_size)
     return START + steps * STEP.get(cell.config.method.name, max(STEP.values())) * max(batch_size, 32) / 128
+
+
+def _way(cell: Cell) -> tuple[str, str]:
+    """Method and encoder."""
+    return cell.config.method.name, cell.config.encoder.model_copy(update={"cache": None}).model_dump_json()
 
 
 def _kind(cell: Cell) -> str:

@@ -14,6 +14,7 @@ WIDTH, LEFT, RIGHT, TOP, PANEL = 960, 58, 16, 74, 260
 COLOURS = {
     "All": "#5f6b76", "Old": "#2d6ba9", "New": "#c0611c",
     "KMany": "#1d4b7a", "KMed": "#4f8bc4", "KFew": "#a3c6e6", "UMany": "#8a4210", "UMed": "#d27a3a", "UFew": "#efbd97",
+    "train": "#5f6b76", "test recluster+rematch": "#e0b36a", "test rematch": "#8fb8a0", "test inductive": "#2f7d55",
     "Many": "#3a434b", "Med": "#77838e", "Few": "#b4bdc5",
 }  # fmt: skip
 HOVER_PAPER = "the paper's"

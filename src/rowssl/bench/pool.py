@@ -148,12 +148,18 @@ class RayRunner:
     slots = 1_000_000
 
     def __init__(self, address: str, *, report: bool = False, threads: int = 1) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would tell its makers
         try:
             self.ray: Any = import_module("ray")
         except ImportError as error:
-            raise InputError("--on ray needs the package ray: pip install ray.") from error
+            raise InputError("--on ray needs the package ray: pip install 'rowssl[ray]'.") from error
         self.report, self.threads = report, threads
-        self.ray.init(address=address if "://" in address else None, ignore_reinit_error=True, log_to_driver=False)
+        self.ray.init(
+            address=address if "://" in address else None,
+            ignore_reinit_error=True,
+            log_to_driver=False,
+            logging_level="error",
+        )
         self.task = self.ray.remote(num_cpus=threads, max_retries=1)(_ray_cell)
         self.running: dict[Any, Path] = {}
 

@@ -6,7 +6,7 @@ import csv
 import io
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -130,8 +130,11 @@ class Stat:
 Summary = dict[Section, dict[Entry, dict[Column, Stat]]]
 
 
-def summarise(rows: Sequence[Row]) -> Summary:
-    """Seeds become means; methods stand in the paper's order, variants in that of the rows."""
+def summarise(rows: Sequence[Row], paper_of: Callable[[Row], float | None] = paper.paper_value) -> Summary:
+    """Seeds become means; methods stand in the paper's order, variants in that of the rows.
+
+    `paper_of` finds the paper's number beside a row.
+    """
     collected: dict[Section, dict[Entry, dict[Column, list[Row]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
@@ -140,14 +143,14 @@ def summarise(rows: Sequence[Row]) -> Summary:
     order = {name: place for place, name in enumerate(paper.METHODS.values())}
     return {
         section: {
-            entry: {column: _stat(numbers) for column, numbers in entries[entry].items()}
+            entry: {column: _stat(numbers, paper_of) for column, numbers in entries[entry].items()}
             for entry in sorted(entries, key=lambda entry: order.get(entry.method, len(order)))
         }
         for section, entries in collected.items()
     }
 
 
-def _stat(rows: Sequence[Row]) -> Stat:
+def _stat(rows: Sequence[Row], paper_of: Callable[[Row], float | None]) -> Stat:
     values = [float(row["value"]) for row in rows]
     spread = statistics.stdev(values) if len(values) > 1 else None
-    return Stat(statistics.fmean(values), spread, len(values), paper.paper_value(rows[0]))
+    return Stat(statistics.fmean(values), spread, len(values), paper_of(rows[0]))

@@ -44,19 +44,23 @@ def column_marks(entries: Entries, columns: Sequence[Column]) -> dict[Column, di
     return result
 
 
-def markdown_table(entries: Entries, columns: Sequence[Column]) -> str:
-    """A line for each entry; empty if none of them has one of the columns."""
+def markdown_table(entries: Entries, columns: Sequence[Column], *, mark: bool = True) -> str:
+    """A line for each entry; empty if none of them has one of the columns.
+
+    Without `mark` the numbers are no percentages: none of them is best, and three digits are shown whatever their size.
+    """
     columns = present(entries, columns)
     if not columns:
         return ""
-    marked = column_marks(entries, columns)
+    number = shown if mark else "{:.3g}".format
+    marked = column_marks(entries if mark else {entry: {} for entry in entries}, columns)
 
     def cell(entry: Entry, column: Column) -> str:
         stat = entries[entry].get(column)
         if stat is None:
             return MISSING
-        mean = {"best": "**{}**", "second": "<u>{}</u>"}.get(marked[column][entry], "{}").format(shown(stat.mean))
-        return mean if stat.std is None else f"{mean} ± {shown(stat.std)}"
+        mean = {"best": "**{}**", "second": "<u>{}</u>"}.get(marked[column][entry], "{}").format(number(stat.mean))
+        return mean if stat.std is None else f"{mean} ± {number(stat.std)}"
 
     lines = [[entry.title, *(cell(entry, column) for column in columns)] for entry in entries]
     return _markdown(["method", *(" ".join(column) for column in columns)], lines)
@@ -89,18 +93,26 @@ def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     )
 
 
-def latex_table(section: Section, entries: Entries, columns: Sequence[Column], label: str) -> str:
-    """A table for the packages booktabs and multirow; empty if there is no number."""
+def latex_table(
+    section: Section, entries: Entries, columns: Sequence[Column], label: str, *, caption: str | None = None, mark: bool = True,
+    signed: bool = False,
+) -> str:  # fmt: skip
+    """A table for the packages booktabs and multirow; empty if there is no number.
+
+    Without `mark` none of the numbers is best; `signed` ones are differences.
+    """
     columns = present(entries, columns)
     if not columns:
         return ""
-    marked = column_marks(entries, columns)
+    marked = column_marks(entries if mark else {entry: {} for entry in entries}, columns)
 
     def cell(entry: Entry, column: Column) -> str:
         stat = entries[entry].get(column)
         if stat is None:
             return "--"
-        mean = {"best": r"\textbf{%s}", "second": r"\underline{%s}"}.get(marked[column][entry], "%s") % shown(stat.mean)
+        mean = {"best": r"\textbf{%s}", "second": r"\underline{%s}"}.get(marked[column][entry], "%s") % (
+            f"${stat.mean:+.1f}$" if signed else shown(stat.mean)
+        )
         return mean if stat.std is None else rf"{mean}\,{{\scriptsize$\pm${shown(stat.std)}}}"
 
     metrics = list(dict.fromkeys(metric for metric, _ in columns))
@@ -110,11 +122,13 @@ def latex_table(section: Section, entries: Entries, columns: Sequence[Column], l
         spans.append(rf"\multicolumn{{{width}}}{{c}}{{{escape(metric)}}}")
         rules.append(rf"\cmidrule(lr){{{first}-{first + width - 1}}}")
         first += width
-    caption = escape(f"{section.title}. Protocol {section.protocol or 'none'}, encoder {section.encoder}.")
+    if caption is None:
+        caption = f"{section.title}. Protocol {section.protocol or 'none'}, encoder {section.encoder}. "
+        caption += "Mean and standard deviation over seeds; best in bold, second best underlined."
     lines = [
         r"\begin{table}[t]",
         r"\centering",
-        rf"\caption{{{caption} Mean and standard deviation over seeds; best in bold, second best underlined.}}",
+        rf"\caption{{{escape(caption)}}}",
         rf"\label{{tab:{label}}}",
         rf"\begin{{tabular}}{{l{'c' * len(columns)}}}",
         r"\toprule",

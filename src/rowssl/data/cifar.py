@@ -1,35 +1,29 @@
 """CIFAR-10 and CIFAR-100 from what people have: Hugging Face parquet files or the original python archive.
 
-The original archive is the one place where a pickle is read, because CIFAR was published as pickles and in no other
-form for Python. A plain unpickler runs whatever code the file names; the one here knows three names, those that rebuild
-a numpy array, and refuses all others. Archives are read in memory: nothing is extracted to disk.
+The original archive holds pickles: `pickled_arrays` reads them without unpickling. Archives are read in memory, nothing is
+extracted to disk, and no more is decompressed than CIFAR can have.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
+import gzip
 import tarfile
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 
 from rowssl.data.images import ImageColumn, printable
+from rowssl.data.pickled_arrays import read_pickled_arrays, text_of
 from rowssl.data.table import Table, read_table
 from rowssl.errors import InputError
 
-_ALLOWED = {
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("numpy.core.multiarray", "_reconstruct"),  # as the published archives say
-    ("numpy._core.multiarray", "_reconstruct"),  # as numpy 2 says
-}
 _MEMBER_BYTES = 400_000_000  # the largest real member has 153 MB
+_ARCHIVE_BYTES = 800_000_000  # real archives have 186 MB unpacked
 _LAYOUT = {
     10: ("cifar-10-batches-py", "cifar-10-python.tar.gz", tuple(f"data_batch_{i}" for i in range(1, 6)), "test_batch"),
     100: ("cifar-100-python", "cifar-100-python.tar.gz", ("train",), "test"),
@@ -122,13 +116,37 @@ def _label_column(path: Path, classes: int) -> str:
 
 def _file_bytes(folder: Path, name: str) -> bytes | None:
     path = folder / name
-    return path.read_bytes() if path.is_file() else None
+    if not path.is_file():
+        return None
+    if path.stat().st_size > _MEMBER_BYTES:
+        raise InputError(f"{printable(str(path))} is no file of CIFAR's size")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{printable(str(path))} cannot be read: {error.strerror or error}") from None
+
+
+class _Bounded:
+    """What `tarfile` needs of a file, up to a size: a small file may unpack to any number of bytes."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream, self.tell = stream, stream.tell
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        if whence or place > _ARCHIVE_BYTES:
+            raise tarfile.ReadError("it unpacks to more than CIFAR has")
+        return self.stream.seek(place)
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _MEMBER_BYTES or self.tell() + size > _ARCHIVE_BYTES:
+            raise tarfile.ReadError("it unpacks to more than CIFAR has")
+        return self.stream.read(size)
 
 
 def _read_archive(path: Path, classes: int) -> tuple[Table, Table]:
     inner = _LAYOUT[classes][0]
     try:
-        with tarfile.open(path) as archive:
+        with gzip.open(path) as stream, tarfile.open(fileobj=cast(IO[bytes], _Bounded(stream)), mode="r:") as archive:
 
             def member(name: str) -> bytes | None:
                 try:
@@ -154,12 +172,12 @@ def _read_members(where: Path, classes: int, read: Callable[[str], bytes | None]
         data = read(name)
         if data is None:
             raise InputError(f"{printable(str(where))} has only a part of CIFAR-{classes}: {name} is missing")
-        return unpickle_arrays(data, f"{where}: {name}")
+        return read_pickled_arrays(data, f"{where}: {name}")
 
     meta = load(meta_member).get(names_key)
     if not isinstance(meta, list) or len(meta) != classes:
         raise InputError(f"{printable(str(where))}: {meta_member} does not name {classes} classes")
-    names = tuple(printable(_text(name)) for name in meta)
+    names = tuple(printable(text_of(name)) for name in meta)
 
     def table(members: tuple[str, ...]) -> Table:
         images: list[np.ndarray] = []
@@ -167,17 +185,17 @@ def _read_members(where: Path, classes: int, read: Callable[[str], bytes | None]
         files: list[str] = []
         for name in members:
             content = load(name)
-            pixels, ids = content.get("data"), np.asarray(content.get(label_key, ()))
+            pixels, ids = content.get("data"), _ids(content.get(label_key))
             if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (3072,):
                 raise InputError(f"{printable(str(where))}: {name} holds no images of 32 x 32 pixels")
-            if ids.shape != (len(pixels),) or ids.dtype.kind not in "iu" or not ((ids >= 0) & (ids < classes)).all():
+            if ids.shape != (len(pixels),) or not ((ids >= 0) & (ids < classes)).all():
                 raise InputError(f"{printable(str(where))}: {name} does not hold one label of {classes} for each image")
             given = content.get("filenames")
             if not isinstance(given, list) or len(given) != len(pixels):
                 given = [f"row {len(files) + i}" for i in range(len(pixels))]
             images.append(pixels)
             labels.append(ids)
-            files += [_text(file) for file in given]
+            files += [text_of(file) for file in given]
         # The archive keeps the three colour planes one after the other; a picture has them per pixel.
         pictures = np.concatenate(images).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         shown = tuple(printable(name) for name in files)
@@ -186,29 +204,8 @@ def _read_members(where: Path, classes: int, read: Callable[[str], bytes | None]
     return table(train_members), table((test_member,))
 
 
-class _ArraysOnly(pickle.Unpickler):
-    """Plain containers, numbers, strings and numpy arrays; nothing else has a name here."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        if name == "_reconstruct":
-            from numpy._core.multiarray import _reconstruct
-
-            return _reconstruct
-        return getattr(np, name)
-
-
-def unpickle_arrays(data: bytes, where: str) -> dict[str, Any]:
-    """The dictionary of arrays in a pickle of the CIFAR archive; an InputError for anything else."""
-    try:
-        content = _ArraysOnly(io.BytesIO(data), encoding="bytes").load()
-    except Exception as error:  # a broken pickle may raise anything
-        raise InputError(f"{printable(where)} is not a file of the CIFAR archive and was refused: {error}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{printable(where)} is not a file of the CIFAR archive: it holds no dictionary")
-    return {_text(key): value for key, value in content.items()}
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+def _ids(values: Any) -> np.ndarray:
+    """Class ids as they stand in the file, a list or an array; none if they are anything else."""
+    if isinstance(values, list) and all(type(value) is int and abs(value) < 2**31 for value in values):
+        return np.array(values, dtype=np.int64)
+    return values if isinstance(values, np.ndarray) else np.empty(0, dtype=np.int64)

@@ -25,54 +25,18 @@ if TYPE_CHECKING:
 
 # Only decoders for pictures people really have: EPS would start Ghostscript, and FITS or HDF5 are not photographs.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "AVIF")
-SUFFIXES = frozenset(
-    {
-        ".jpg",
-        ".jpeg",
-        ".jpe",
-        ".jfif",
-        ".png",
-        ".apng",
-        ".webp",
-        ".bmp",
-        ".dib",
-        ".gif",
-        ".tif",
-        ".tiff",
-        ".ppm",
-        ".pgm",
-        ".pbm",
-        ".pnm",
-        ".avif",
-    }
-)
+SUFFIXES = frozenset({
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".bmp", ".dib", ".gif",
+    ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".avif",
+})  # fmt: skip
 # Pictures we refuse by their ending, so that a folder of them is not silently ignored.
-REFUSED_SUFFIXES = frozenset(
-    {
-        ".heic",
-        ".heif",
-        ".eps",
-        ".psd",
-        ".svg",
-        ".jp2",
-        ".j2k",
-        ".ico",
-        ".tga",
-        ".dng",
-        ".cr2",
-        ".cr3",
-        ".nef",
-        ".arw",
-        ".fits",
-        ".fit",
-        ".wmf",
-        ".emf",
-        ".pcx",
-        ".xcf",
-    }
-)
+REFUSED_SUFFIXES = frozenset({
+    ".heic", ".heif", ".eps", ".psd", ".svg", ".jp2", ".j2k", ".ico", ".tga", ".dng",
+    ".cr2", ".cr3", ".nef", ".arw", ".fits", ".fit", ".wmf", ".emf", ".pcx", ".xcf",
+})  # fmt: skip
 MAX_PIXELS = 50_000_000
 _SCAN_CHUNK = 32
+_BLOCK_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -190,6 +154,8 @@ def _formats() -> tuple[str, ...]:
     from PIL import Image
 
     Image.init()
+    # Above 50 megapixels we refuse a picture ourselves, in a sentence.
+    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
@@ -245,14 +211,31 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 def _eight_bits(values: np.ndarray) -> np.ndarray:
     """Grey values (H, W) of 16 bits, 32 bits or floats -> uint8."""
-    low, high = float(values.min()), float(values.max())
-    if values.dtype.kind in "ui" and low >= 0 and high <= 65535:
-        return ((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
-    values = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-    low, high = float(values.min()), float(values.max())
-    if not (low >= 0 and high <= 1):  # no declared range: from the darkest to the brightest value
-        values = (values - low) / max(high - low, 1e-12)
-    return np.rint(values * 255).astype(np.uint8)
+    blocks = np.array_split(
+        values, range(_BLOCK_ROWS, len(values), _BLOCK_ROWS)
+    )  # a few rows at a time need little memory
+    bounds = [_bounds(block) for block in blocks]
+    low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+    sixteen = values.dtype.kind in "ui" and low >= 0 and high <= 65535
+    if not sixteen and low >= 0 and high <= 1:
+        low, high = 0.0, 1.0  # otherwise there is no declared range: from the darkest to the brightest value
+    result = np.empty(values.shape, dtype=np.uint8)
+    for block, part in zip(blocks, np.array_split(result, range(_BLOCK_ROWS, len(values), _BLOCK_ROWS)), strict=True):
+        if sixteen:
+            part[...] = (block.astype(np.uint32) * 255 + 32767) // 65535
+        else:
+            part[...] = np.rint((_finite(block) - low) / max(high - low, 1e-12) * 255)
+    return result
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    return np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _bounds(values: np.ndarray) -> tuple[float, float]:
+    """The least and the largest value; what is not finite counts as 0."""
+    values = _finite(values) if values.dtype.kind == "f" else values
+    return float(values.min()), float(values.max())
 
 
 def _from_array(array: np.ndarray) -> Image.Image:

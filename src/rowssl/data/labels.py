@@ -165,13 +165,13 @@ def relative_to(text: str, folder: Path | None) -> str:
 
 
 def label_text(value: object) -> str | None:
-    """One label as text, None for what means unlabelled."""
+    """One label as text on one line, None for what means unlabelled."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if isinstance(value, float):
         value = None if math.isnan(value) else str(int(value)) if value.is_integer() else str(value)
     text = "" if value is None else str(value)
-    return None if text.strip().lower() in UNLABELLED else text
+    return None if text.strip().lower() in UNLABELLED else printable(text)
 
 
 def encode_labels(values: Iterable[object], *, where: str = "labels") -> tuple[np.ndarray, tuple[str, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rowssl import distributed
+from rowssl.memory import release
 from rowssl.types import Batch
 
 
@@ -50,6 +51,11 @@ class ArraySource:
         if self.views is None:
             return self.clean(rows)
         return torch.from_numpy(np.ascontiguousarray(self.views[views, rows], dtype=np.float32))
+
+    def release(self) -> None:
+        """Give back the memory that pages of memory-mapped arrays take; they are read again when they are asked for."""
+        for array in (self.embeddings, self.views):
+            release(array)
 
 
 @dataclass(frozen=True)
@@ -101,16 +107,24 @@ class Feed:
     def chunks(self, rows: np.ndarray | None = None, size: int = 1024) -> Iterator[tuple[np.ndarray, Tensor]]:
         """Clean trunk outputs of all (or the given) rows in order."""
         rows = np.arange(len(self)) if rows is None else rows
-        for begin in range(0, len(rows), size):
-            part = rows[begin : begin + size]
+        for part in self._parts(rows, size):
             yield part, self.source.clean(part).to(self.device)
 
-    def view_chunks(self, view: int, size: int = 1024) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """Augmented trunk outputs, view number `view` (modulo how many there are), of all rows in order."""
-        for begin in range(0, len(self), size):
-            part = np.arange(begin, min(begin + size, len(self)))
+    def view_chunks(
+        self, view: int, size: int = 1024, rows: np.ndarray | None = None
+    ) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Augmented trunk outputs, view number `view` (modulo how many there are), of all (or the given) rows in order."""
+        for part in self._parts(np.arange(len(self)) if rows is None else rows, size):
             which = np.full(len(part), view % max(1, self.source.n_views))
             yield part, self.source.view(part, which, 0).to(self.device)
+
+    def _parts(self, rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
+        """Some rows at a time; pages of a file on disk that were read for them do not stay in memory."""
+        let_go: Callable[[], None] = getattr(self.source, "release", lambda: None)
+        for number, begin in enumerate(range(0, len(rows), size), start=1):
+            yield rows[begin : begin + size]
+            if number % 64 == 0:
+                let_go()
 
     def draw(self, step: int) -> np.ndarray:
         """Rows of a step: with replacement, each slot labelled with probability 1/2 (weights 1 and |L|/|U|)."""

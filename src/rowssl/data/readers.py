@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
+from ..memory import available_memory
 from .images import REFUSED_SUFFIXES, SUFFIXES, ImageColumn, Skipped, printable, unreadable
 from .labels import LABEL_COLUMNS, PATH_COLUMNS, encode_labels, labels_from_csv, read_csv
-from .table import ImageSubset, Table
+from .table import ImageSubset, Table, stamp
 
 _UNLABELLED_FOLDERS = ("unlabelled", "unlabeled")
 _IMAGE_FIRST = ("image", "img", *PATH_COLUMNS)
@@ -103,9 +104,36 @@ def read_parquet(
         schema = parquet.read_schema(path, memory_map=True)
         key, label = _parquet_columns(path, schema, image_column, None if labels is not None else label_column)
         columns = [key] if label is None or labels is not None else [key, label]
-        table = parquet.read_table(path, columns=columns, memory_map=True)
-    except (arrow.ArrowException, OSError) as error:
-        raise InputError(f"{printable(str(path))} is not a readable parquet file: {str(error)[:100]}") from None
+        table = _columns_of(path, columns)
+        return _parquet_table(path, labels, table, schema, key, label, label_column, check_images)
+    except (arrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
+        reason = printable(str(error).split("\n")[0])[:100]
+        raise InputError(f"{printable(str(path))} is not a readable parquet file: {reason}") from None
+
+
+def _columns_of(path: Path, columns: list[str]) -> Any:
+    """Some columns as an Arrow table; a small file may unpack to any number of bytes, so they are counted on the way."""
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    with parquet.ParquetFile(path, memory_map=True) as file:
+        free, taken, batches = available_memory(), 0, []
+        for batch in file.iter_batches(4096, columns=list(dict.fromkeys(columns))):
+            taken += batch.nbytes
+            if free and taken > free:
+                raise InputError(f"{printable(str(path))} unpacks to more than the memory that is free")
+            batches.append(batch)
+        schema = arrow.schema([file.schema_arrow.field(name) for name in dict.fromkeys(columns)])
+    return arrow.Table.from_batches(batches, schema=batches[0].schema if batches else schema)
+
+
+def _parquet_table(
+    path: Path, labels: Path | None, table: Any, schema: Any, key: str, label: str | None, label_column: str | None,
+    check_images: bool,
+) -> Table:  # fmt: skip
+    """Rows from the columns of a parquet file."""
+    import pyarrow as arrow
+
     names = [f"row {row}" for row in range(table.num_rows)]
     images: ImageColumn | None = None
     paths: list[Path] | None = None
@@ -177,8 +205,9 @@ def _class_names(schema: Any, label: str | None) -> tuple[str, ...] | None:
     """Names of a Hugging Face ClassLabel column; label i is then names[i]."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        return tuple(str(name) for name in features[label]["names"])
-    except (KeyError, TypeError, ValueError):
+        names = tuple(printable(str(name)) for name in features[label]["names"])
+        return names if len(set(names)) == len(names) else None
+    except (KeyError, TypeError, ValueError, RecursionError):
         return None
 
 
@@ -208,6 +237,7 @@ def _image_table(
     if not names:
         raise InputError(f"{where} has no rows")
     pictures = images if paths is None else paths
+    stamps = None if paths is None or not check else [stamp(path) for path in paths]  # before they are looked at
     bad = unreadable(pictures) if check and pictures is not None else {}
     for row, path in enumerate(paths or ()):
         if path.suffix.lower() in REFUSED_SUFFIXES:
@@ -232,4 +262,5 @@ def _image_table(
         images=images if images is None or not bad else ImageSubset(images, keep),
         skipped=tuple(skipped),
         source=where,
+        stamps=None if stamps is None else tuple(stamps[row] for row in keep),
     )

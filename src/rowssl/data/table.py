@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import InputError
+from ..memory import release
 from ..progress import track
 from .images import ImageColumn, Skipped, open_image, printable
 
@@ -67,6 +68,8 @@ class Table:
         The inputs that could not be read and are not among the rows.
     source
         Where the table came from.
+    stamps
+        Size and time of the files when they were looked at.
     """
 
     labels: np.ndarray
@@ -80,11 +83,18 @@ class Table:
     test: Table | None = None
     skipped: tuple[Skipped, ...] = ()
     source: str = ""
+    stamps: tuple[tuple[int, int], ...] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", np.asarray(self.labels, dtype=np.int64))
         rows = len(self.labels)
-        columns = {"names": self.names, "paths": self.paths, "images": self.images, "truth": self.truth}
+        columns: dict[str, Sized | None] = {
+            "names": self.names,
+            "paths": self.paths,
+            "images": self.images,
+            "truth": self.truth,
+        }
+        columns["stamps"] = self.stamps
         columns["embeddings"] = self.embeddings
         columns["views"] = None if self.views is None else self.views[0]
         for name, column in columns.items():
@@ -121,7 +131,14 @@ class Table:
             embeddings=None if self.embeddings is None else self.embeddings[index],
             views=None if self.views is None else self.views[:, index],
             truth=None if self.truth is None else self.truth[index],
+            stamps=None if self.stamps is None else tuple(self.stamps[i] for i in index),
         )
+
+    def require_unchanged(self) -> None:
+        """An InputError that names the first file which is no longer the one that was looked at."""
+        for name, path, before in zip(self.names, self.paths or (), self.stamps or (), strict=False):
+            if stamp(path) != before:
+                raise InputError(f"{name} was changed or removed after it was checked: run the same command again.")
 
     def fingerprint(self) -> str:
         """sha256 (hex) over classes, names, labels and content: size and time of files, bytes of everything else."""
@@ -241,6 +258,15 @@ def write_folder(table: Table, folder: str | Path, *, labels_csv: str | Path | N
     return folder
 
 
+def stamp(path: Path) -> tuple[int, int]:
+    """Size and time of a file, (-1, -1) if there is none."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return -1, -1
+    return status.st_size, status.st_mtime_ns
+
+
 def _hash_text(digest: hashlib._Hash, texts: Sequence[str]) -> None:
     """Add texts with their lengths, so that ("ab", "c") and ("a", "bc") differ."""
     digest.update(b"%d;" % len(texts))
@@ -255,3 +281,4 @@ def _hash_array(digest: hashlib._Hash, array: np.ndarray) -> None:
     digest.update(f"{array.dtype.str}{array.shape};".encode())
     for start in range(0, len(array), _HASH_ROWS):
         digest.update(np.ascontiguousarray(array[start : start + _HASH_ROWS]).tobytes())
+        release(array)

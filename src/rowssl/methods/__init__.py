@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from inspect import signature
 from typing import Any
 
@@ -44,6 +45,15 @@ def check_method(name: str, options: dict[str, Any]) -> None:
     for option in options:
         if option not in known:
             raise InputError(f"Method {name} has no option '{option}': choose among {', '.join(sorted(known))}.")
+
+
+def method_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Every option of a method with its value: as given, else its default. What a run is known by beside its configuration."""
+    if name == "dts":
+        return asdict(dts_options(**options))
+    parameters = signature(METHODS[name].__init__).parameters.values()
+    own = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
+    return {key: value for key, value in own.items() if key != "seed"} | options
 
 
 def build_method(

@@ -76,9 +76,8 @@ class BaCon(Method):
         self.adjust_power, self.alpha, self.beta = adjust_power, alpha, beta
         self.soft_from, self.estimate_every = soft_from, estimate_every
         self.tau_s, self.tau_t, self.tau_t_epochs, self.tau_u, self.tau_c = tau_s, tau_t, tau_t_epochs, tau_u, tau_c
-        self.readout = check_choice("readout", readout, READOUTS)
+        self.readout, self.n_init, self.max_iter = check_choice("readout", readout, READOUTS), n_init, max_iter
         self.class_prior = check_choice("class_prior", class_prior, PRIORS)
-        self.n_init, self.max_iter = n_init, max_iter
         self.register_buffer("size", torch.full((self.n_classes,), self.n_rows / self.n_classes))
         self.register_buffer("draw_seed", torch.tensor(self.seed))
         if class_prior == "oracle":

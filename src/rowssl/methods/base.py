@@ -91,10 +91,22 @@ class Method(nn.Module):
         return None
 
     @torch.no_grad()
+    def training_tailedness(self, feed: Feed) -> Tensor | None:
+        """The same of all training rows, (N,)."""
+        scores = [self.tailedness(x) for _, x in feed.chunks()]
+        known = [score for score in scores if score is not None]
+        return torch.cat(known) if len(known) == len(scores) else None
+
+    @torch.no_grad()
     def unit_features(self, feed: Feed, view: int | None = None) -> Tensor:
         """l2-normalised z of the whole training set, clean or of an augmented view, (N, d)."""
-        chunks = feed.chunks() if view is None else feed.view_chunks(view)
-        return torch.cat([F.normalize(self.tail(x), dim=1) for _, x in chunks])
+        found = torch.empty(0)
+        for rows, x in feed.chunks() if view is None else feed.view_chunks(view):
+            z = F.normalize(self.tail(x), dim=1)
+            if len(found) == 0:  # one array from the start: joining pieces would hold everything twice
+                found = z.new_empty(len(feed), z.shape[1])
+            found[rows[0] : rows[-1] + 1] = z
+        return found
 
 
 def projector_sizes(dim: int, hidden: int | None, out: int | None) -> tuple[int, int]:

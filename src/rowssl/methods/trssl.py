@@ -54,9 +54,8 @@ class TRSSL(Method):
             raise InputError("The oracle prior of TRSSL needs the true class of every row (oracle_truth).")
         self.how, self.truth = prior, oracle_truth if prior == "oracle" else None
         self.prior_momentum, self.least, self.threshold = prior_momentum, least, threshold
-        self.transport_epsilon, self.transport_steps = transport_epsilon, transport_steps
-        self.tau, self.uncertainty_views, self.alpha = tau, uncertainty_views, alpha
-        self.average_momentum = average_momentum
+        self.transport_epsilon, self.transport_steps, self.alpha = transport_epsilon, transport_steps, alpha
+        self.tau, self.uncertainty_views, self.average_momentum = tau, uncertainty_views, average_momentum
         self.average = MomentumCopy(nn.Sequential(self.tail, self.classifier), average_momentum)
         self.register_buffer("key", torch.tensor(self.seed))
         self.register_buffer("prior", torch.full((self.n_classes,), 1 / self.n_classes))
@@ -104,13 +103,11 @@ class TRSSL(Method):
             # Every process mixes its own rows, with partners from the whole batch.
             whole = torch.cat(gather(rows, *(view.flatten(1) for view in batch.views)))
             amount, partner = self._mixing(batch.step, 2 * rows, whole.device)
-            here = torch.arange(rows, device=whole.device)[share(rows)]
-            mine = torch.cat([here, rows + here])
+            mine = torch.arange(2 * rows, device=whole.device).view(2, rows)[:, share(rows)].flatten()
             mixed = torch.lerp(whole[partner[mine]], whole[mine], amount).view(-1, *batch.views[0].shape[1:])
-            target = torch.lerp(target[partner], target, amount)
-            tau = torch.lerp(tau[partner], tau, amount)
-        logits = torch.cat(gather(rows, *self.classifier(self.tail(mixed)).chunk(2)))
-        return Step({"classification": losses.soft_cross_entropy(target, logits / tau[:, None])})
+            target, tau = (torch.lerp(whole[partner], whole, amount) for whole in (target, tau))
+        o = gather(rows, *self.classifier(self.tail(mixed)).chunk(2))
+        return Step({"classification": losses.soft_cross_entropy(target, torch.cat(o) / tau[:, None])})
 
     def _mixing(self, step: int, rows: int, device: torch.device) -> tuple[float, Tensor]:
         """Share of a row in its mixture, and the row it is mixed with, (rows,)."""
@@ -120,11 +117,11 @@ class TRSSL(Method):
     def _targets(self, o: Tensor, target: Tensor) -> Tensor:
         """The label, or the transport of the unlabelled rows to the classes, hard where a novel class is confident."""
         q, hidden = F.one_hot(target.clamp_min(0), self.n_classes).to(o), target < 0
-        if not bool(hidden.any()):
+        if not hidden.any():
             return q
-        score = o[hidden]
-        prior = expected_share(score / self.transport_epsilon, self.prior, self.least, ordered=self.how == "oracle")
-        soft = sinkhorn(score, prior, self.transport_epsilon, self.transport_steps)
+        score, epsilon = o[hidden], self.transport_epsilon
+        prior = expected_share(score / epsilon, self.prior, self.least, ordered=self.how == "oracle")
+        soft = sinkhorn(score, prior, epsilon, self.transport_steps)
         sure = soft >= self.threshold
         q[hidden] = torch.where(sure[:, self.n_old :].any(1, keepdim=True), sure.to(soft), soft)
         return q

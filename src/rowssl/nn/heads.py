@@ -55,9 +55,10 @@ class Projector(nn.Module):
         self, dim: int, *, hidden: int = 2048, out: int = 256, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, out)
-        )
+        with torch.random.fork_rng(devices=[]):  # the default initialisation draws; it is overwritten below
+            self.layers = nn.Sequential(
+                nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, out)
+            )
         for position, paper in ((0, 2048), (2, 2048), (4, 256)):
             layer = self.layers[position]
             assert isinstance(layer, nn.Linear)

@@ -21,7 +21,7 @@ from rowssl.errors import InputError
 from rowssl.nn.encoders import IMAGENET_MEAN, IMAGENET_STD, Parts, Preprocessing, check_size, parse_tail, refuse
 from rowssl.nn.tails import Pool, StageTail
 from rowssl.nn.vit import Block, LastBlocks
-from rowssl.nn.weights import hub_answers
+from rowssl.nn.weights import hub_answers, verify
 
 # Supported kinds; every one can have an adapter, the first a `stage` tail, the second (not DINOv3) a `blocks` tail.
 CONVOLUTIONAL = {"resnet", "convnext", "convnextv2"}
@@ -59,7 +59,10 @@ def folder_of(name: str) -> Path:
                 f"encoder `hf:{name}` is neither a folder nor in Hugging Face's cache, and huggingface.co cannot be "
                 f"asked for it: where there is a network run `hf download {name}`, or give the path of a folder"
             ) from None
-    return Path(snapshot_download(name, allow_patterns=files))
+    folder = Path(snapshot_download(name, allow_patterns=files))
+    for file in sorted(folder.glob("*.safetensors")):
+        verify(file, f"{name}/{file.name}")
+    return folder
 
 
 def read_config(folder: Path) -> dict[str, Any]:

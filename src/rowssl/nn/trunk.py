@@ -136,7 +136,7 @@ def open_trunk_cache(
     workers: int | None = None,
     batch_size: int = 64,
     in_memory: bool | None = None,
-    verify: bool | None = None,
+    verify: bool = True,
     progress: bool = True,
 ) -> CachedSource:
     """Trunk outputs of the clean view and `n_views` augmented views of each row, computed where they are missing.
@@ -157,8 +157,7 @@ def open_trunk_cache(
     in_memory
         Read everything into memory; by default if it takes less than a quarter of what is free.
     verify
-        Compare all hashes and compute damaged parts again; by default when it is read into memory anyway. The size of
-        the file is always checked.
+        Compare all hashes and compute damaged parts again; the default. Without it only the size of the file is checked.
     progress
         Say on standard error what is done, with a bar.
 
@@ -180,11 +179,12 @@ def open_trunk_cache(
     if in_memory is None:
         in_memory = len(rows) * store.row_bytes < MEMORY_SHARE * available_memory() / distributed.world()
     first = progress and distributed.rank() == 0  # under torchrun one process speaks, or the one that computes
-
     store.read()
-    damaged = store.verify(progress=first) if (in_memory if verify is None else verify) else 0
+    if store.damaged:
+        _say(f"{store.manifest} is damaged: the trunk cache is computed again", first)
+    damaged = store.verify(progress=first) if verify else 0
     if damaged:
-        _say(f"{damaged} parts of the trunk cache in {store.folder} are damaged and are computed again", first)
+        _say(f"{store.data} is damaged: {damaged} of its {len(store.shards)} parts are computed again", first)
     if damaged or (store.slots(rows) < 0).any():
         with store.lock(lambda: _say(f"waiting for another process that computes {store.folder}", first)):
             store.read()

@@ -25,8 +25,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rowssl.checkpoint import write_text
+from rowssl.checkpoint import own_hash, tidy, write_text
 from rowssl.errors import InputError
+from rowssl.memory import available_memory as available_memory  # also for `trunk`
 from rowssl.progress import bar, track
 
 FORMAT = 1
@@ -77,6 +78,7 @@ class TrunkStore:
         self.data, self.manifest = folder / "trunk.f16", folder / "manifest.json"
         self.row_bytes = math.prod(shape) * DTYPE.itemsize
         self.shards: list[Shard] = []
+        self.damaged = False  # the manifest was there and cannot be trusted
 
     def read(self) -> None:
         """Take the shards from the manifest; those that the data file is too short for must be written again."""
@@ -88,7 +90,10 @@ class TrunkStore:
         """A manifest that is absent, damaged or of something else is an empty one: the cache can be computed again."""
         try:
             facts = json.loads(self.manifest.read_text(encoding="utf-8"))
-            if (facts["format"], facts["key"], tuple(facts["shape"])) != (FORMAT, self.key, self.shape):
+            self.damaged = own_hash(facts) != facts.get(
+                "self", own_hash(facts)
+            )  # without a hash: of an earlier version
+            if self.damaged or (facts["format"], facts["key"], tuple(facts["shape"])) != (FORMAT, self.key, self.shape):
                 return []
             shards: list[Shard] = []
             for entry in facts["shards"]:
@@ -96,14 +101,16 @@ class TrunkStore:
                 sha256 = entry["sha256"] if isinstance(entry["sha256"], str) else None
                 shards.append(Shard(shards[-1].end if shards else 0, rows, sha256))
             return shards
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            self.damaged = self.manifest.exists()
             return []
 
     def _save(self) -> None:
         """Replace the manifest."""
         entries = [{"rows": _runs(shard.rows), "sha256": shard.sha256} for shard in self.shards]
         facts = {"format": FORMAT, "key": self.key, "dtype": DTYPE.str, "shape": self.shape, "about": self.about}
-        write_text(self.manifest, json.dumps({**facts, "shards": entries}))
+        content = {**facts, "shards": entries}
+        write_text(self.manifest, json.dumps({**content, "self": own_hash(content)}))
 
     def slots(self, rows: np.ndarray) -> np.ndarray:
         """The slot of each row, -1 where it is still to be computed."""
@@ -210,8 +217,7 @@ class TrunkStore:
                 raise InputError(
                     f"{self.folder} has no file locks: set ROWSSL_CACHE to another, or use --views 0"
                 ) from None
-            for stray in self.folder.glob(".manifest.json.*.tmp"):  # of a killed process
-                stray.unlink(missing_ok=True)
+            tidy(self.folder)
             yield
 
 
@@ -259,19 +265,6 @@ class CachedSource:
         for begin in track(range(0, len(self), step), "reading the trunk cache", enabled=progress):
             data[begin : begin + step] = self._data[self._slots[begin : begin + step]]
         return CachedSource(data, np.arange(len(self)), self.folder)
-
-
-def available_memory() -> int:
-    """Bytes that this process may still fill, as far as the system says; 0 when it says nothing."""
-    limits = []
-    try:
-        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        limits.append(int(fields["MemAvailable"].split()[0]) * 1024)
-        group = Path("/sys/fs/cgroup")  # a container's own limit
-        limits.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
-    except (OSError, ValueError, KeyError):
-        pass
-    return min(limits, default=0)
 
 
 def _sha256(values: np.ndarray) -> str:

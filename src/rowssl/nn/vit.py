@@ -76,26 +76,32 @@ class Attention(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def _split(self, x: Tensor) -> Tensor:
-        """(B, T, n d) -> (n, B, heads, T, d / heads)."""
+        """(B, T, 3 d) -> (3, B, heads, T, d / heads)."""
         batch, tokens, _ = x.shape
-        width = self.qkv.in_features // self.heads
-        return x.view(batch, tokens, -1, self.heads, width).permute(2, 0, 3, 1, 4)
-
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        mixed = F.scaled_dot_product_attention(query, key, value)
-        return self.proj(mixed.transpose(1, 2).flatten(2))
+        return x.view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = self._split(self.qkv(x)).unbind(0)
-        return self._attend(query, key, value)
+        mixed = F.scaled_dot_product_attention(query, key, value)
+        return self.proj(mixed.transpose(1, 2).flatten(2))
 
-    def cls_only(self, x: Tensor, queries: int = 1) -> Tensor:
-        """What `forward(x)[:, :queries]` gives, with keys and values of all tokens: (B, T, d) -> (B, queries, d)."""
-        dim = self.qkv.in_features
-        weight, bias = self.qkv.weight, self.qkv.bias
-        query = F.linear(x[:, :queries], weight[:dim], bias[:dim])
-        key, value = self._split(F.linear(x, weight[dim:], bias[dim:])).unbind(0)
-        return self._attend(self._split(query)[0], key, value)
+    def first_tokens(self, x: Tensor, gain: Tensor, shift: Tensor, queries: int = 1) -> Tensor:
+        """`forward(gain * x + shift)[:, :queries]` without keys and values of the tokens: (B, T, d) -> (B, queries, d).
+
+        Per head, q . (W_k x_t + b_k) = (W_k^T q) . x_t + a number that is the same for every t, which softmax ignores; and
+        sum_t p_t (W_v x_t + b_v) = W_v (sum_t p_t x_t) + b_v. So W_k and W_v meet one vector for each query instead of T
+        tokens, and `gain` and `shift` of the norm before go the same way: x needs no gradient.
+        """
+        (batch, _, dim), heads = x.shape, self.heads
+        w_q, w_k, w_v = self.qkv.weight.split(dim)
+        b_q, _, b_v = self.qkv.bias.split(dim)
+        query = F.linear(x[:, :queries] * gain + shift, w_q, b_q).reshape(batch * queries, heads, -1)
+        width = query.shape[2]
+        asked = torch.einsum("nhe,hed->nhd", query * width**-0.5, w_k.view(heads, width, dim)) * gain
+        share = F.softmax(asked.reshape(batch, queries * heads, dim) @ x.transpose(1, 2), dim=2)
+        mean = (share @ x).reshape(batch * queries, heads, dim) * gain + shift
+        value = torch.einsum("nhd,hed->nhe", mean, w_v.view(heads, width, dim)).reshape(batch, queries, dim)
+        return self.proj(value + b_v)
 
 
 class Mlp(nn.Module):
@@ -152,8 +158,11 @@ class Block(nn.Module):
         return self._finish(x, self.attn(self.norm1(x)))
 
     def cls_only(self, x: Tensor, queries: int = 1) -> Tensor:
-        """`forward(x)[:, :queries]` at a sixth of the work: of the 12 d^2 products per token only keys and values remain."""
-        return self._finish(x[:, :queries], self.attn.cls_only(self.norm1(x), queries))
+        """`forward(x)[:, :queries]` at a hundredth of the work: no product of a d x d matrix with all tokens remains."""
+        norm = self.norm1
+        standard = F.layer_norm(x, norm.normalized_shape, eps=norm.eps)
+        attended = self.attn.first_tokens(standard, norm.weight, norm.bias, queries)
+        return self._finish(x[:, :queries], attended)
 
 
 class ViT(nn.Module):
@@ -233,7 +242,7 @@ class TokenTrunk(nn.Module):
 class LastBlocks(nn.Module):
     """Trainable tail: the last blocks of a transformer and its frozen final norm, tokens (B, T, d) -> CLS (B, d).
 
-    All but the last block are dense; the last one computes its query and its MLP for CLS alone, with the same result.
+    All but the last block are dense; the last one does its work for CLS alone, with the same result.
     """
 
     def __init__(self, blocks: list[Block], norm: nn.LayerNorm) -> None:

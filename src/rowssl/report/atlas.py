@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rowssl.report.page import ReportData
 
 UNITS = 10_000  # positions are whole numbers from 0 to this along the longer side
+MAP_ROWS = 50_000  # points on the map at the most: an even random choice where there are more rows
 
 
 def map_section(data: ReportData, pictures: Pictures) -> str:
@@ -28,7 +29,8 @@ def map_section(data: ReportData, pictures: Pictures) -> str:
         for key, title in modes
     )
     switch = '<label class="switch"><input type="checkbox" id="pictures"> Pictures</label>' if pictures.tile else ""
-    label = f"Map of {count(len(data.row_names), noun(pictures))}; arrow keys move it, plus and minus zoom."
+    chosen = f"{MAP_ROWS:,} of " if len(data.row_names) > MAP_ROWS else ""
+    label = f"Map of {chosen}{count(len(data.row_names), noun(pictures))}; arrow keys move it, plus and minus zoom."
     return (
         f'<div class="toolbar js" hidden><fieldset class="segments"><legend>Colour by</legend>{radios}</fieldset>'
         f'<div class="tools">{switch}<span class="zoom">'
@@ -45,25 +47,36 @@ def map_data(data: ReportData, pictures: Pictures) -> dict[str, Any]:
     """What the script needs to draw the map; nothing when there is no map."""
     if data.positions is None or not len(data.row_names):
         return {}
-    place = np.nan_to_num(np.asarray(data.positions, dtype=np.float64)[:, :2], posinf=0, neginf=0)
+    rows = drawn(len(data.row_names))
+    place = np.nan_to_num(np.asarray(data.positions, dtype=np.float64)[rows, :2], posinf=0, neginf=0)
     place -= place.min(axis=0)
     place = np.rint(place * (UNITS / max(float(place.max()), 1e-12))).astype(int)
-    tailedness, ends = scale([] if data.row_tailedness is None else [finite(value) for value in data.row_tailedness])
+    tail = data.row_tailedness
+    tailedness, ends = scale([] if tail is None else [finite(tail[row]) for row in rows])
+    confidence = [finite(data.row_confidence[row]) for row in rows]
     return {
+        "row": rows.tolist() if len(rows) < len(data.row_names) else [],  # empty: point i is row i
         "x": place[:, 0].tolist(),
         "y": place[:, 1].tolist(),
-        "name": [str(name) for name in data.row_names],
-        "class": [int(position) for position in data.row_class],
-        "labelled": [int(flag) for flag in data.row_known_label],
-        "confidence": [None if (v := finite(value)) is None else round(100 * v) for value in data.row_confidence],
+        "name": [str(data.row_names[row]) for row in rows],
+        "class": [int(data.row_class[row]) for row in rows],
+        "labelled": [int(data.row_known_label[row]) for row in rows],
+        "confidence": [None if value is None else round(100 * value) for value in confidence],
         "tailedness": tailedness,
         "ends": ends,
         "full": sorted(pictures.full),
-        "tile": [pictures.tile.get(row, -1) for row in range(len(data.row_names))] if pictures.tile else [],
+        "tile": [pictures.tile.get(row, -1) for row in rows.tolist()] if pictures.tile else [],
         "grid": GRID,
         "classes": [{"name": card.name, "known": bool(card.known)} for card in data.classes],
         "order": [position for position, _ in by_size(data)],
     }
+
+
+def drawn(rows: int) -> np.ndarray:
+    """The rows that have a point on the map, in order."""
+    if rows <= MAP_ROWS:
+        return np.arange(rows)
+    return np.sort(np.random.default_rng([1, rows]).choice(rows, MAP_ROWS, replace=False))
 
 
 def scale(values: list[float | None]) -> tuple[list[int | None], list[str]]:

@@ -11,14 +11,16 @@ import torch
 from rowssl import __version__
 from rowssl.data.images import data_uri, thumbnail
 from rowssl.errors import ImageError
+from rowssl.report.layout import principal
 from rowssl.report.page import ClassCard, ReportData
-from rowssl.results import typical_rows
+from rowssl.results import Answers, typical_rows
 
 if TYPE_CHECKING:
     from rowssl.fit import Run
     from rowssl.stored_run import StoredRun
 
 SHOWN = 12  # pictures per gallery
+PIECE = 16_384  # rows looked at together
 
 
 def build_report(run: Run | StoredRun, review: np.ndarray, *, title: str | None = None) -> ReportData:
@@ -26,17 +28,17 @@ def build_report(run: Run | StoredRun, review: np.ndarray, *, title: str | None 
     problem, answers = run.problem, run.answers
     shown = [h for h in range(len(run.names.ids)) if h < run.names.n_old or (answers.head == h).any()]
     place = {head: position for position, head in enumerate(shown)}
-    evaluation = run.evaluation
+    evaluation, centres = run.evaluation, _directions(run)
     return ReportData(
         title=title or f"What {run.config.method.name.upper()} found in {problem.table.source or run.config.data.name}",
         facts=run.facts,
-        classes=tuple(_card(run, head) for head in shown),
+        classes=tuple(_card(run, head, centres) for head in shown),
         row_names=problem.table.names,
         row_class=[place[int(h)] for h in answers.head],
         row_known_label=[bool(t >= 0) for t in problem.targets],
         row_confidence=answers.confidence.tolist(),
         row_tailedness=None if answers.tailedness is None else answers.tailedness.tolist(),
-        positions=_positions(answers.feature),
+        positions=principal(answers.feature) if answers.place is None else answers.place,
         thumbnail=lambda row: _picture(run, row),
         review=tuple(int(row) for row in review),
         metrics=run.metrics if evaluation else None,
@@ -48,7 +50,7 @@ def build_report(run: Run | StoredRun, review: np.ndarray, *, title: str | None 
     )
 
 
-def _card(run: Run | StoredRun, head: int) -> ClassCard:
+def _card(run: Run | StoredRun, head: int, centres: np.ndarray) -> ClassCard:
     answers, names, evaluation = run.answers, run.names, run.evaluation
     rows = np.flatnonzero(answers.head == head)
     doubt = rows[np.argsort(answers.confidence[rows], kind="stable")[:SHOWN]]
@@ -69,21 +71,27 @@ def _card(run: Run | StoredRun, head: int) -> ClassCard:
         tailedness=float(answers.tailedness[rows].mean()) if answers.tailedness is not None and len(rows) else None,
         typical=tuple(int(r) for r in typical_rows(answers, head, SHOWN)),
         uncertain=tuple(int(r) for r in doubt),
-        nearest=tuple(int(r) for r in _borderline(run, rows)),
+        nearest=tuple(int(r) for r in _borderline(run.answers, rows, centres)),
         recall=recall,
         matched_to=matched,
     )
 
 
-def _borderline(run: Run | StoredRun, rows: np.ndarray) -> np.ndarray:
-    """Rows of a class that lie nearest to the mean of their second choice."""
+def _directions(run: Run | StoredRun) -> np.ndarray:
+    """Unit mean feature of every class, (C, d); zero for one without rows."""
     answers = run.answers
-    if len(rows) == 0:
-        return rows
-    sums = np.zeros((len(run.names.ids), answers.feature.shape[1]), dtype=np.float32)
-    np.add.at(sums, answers.head, answers.feature)
-    other = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
-    closeness = (answers.feature[rows] * other[answers.second[rows]]).sum(1)
+    sums = torch.zeros(len(run.names.ids), answers.feature.shape[1])
+    sums.index_add_(0, torch.from_numpy(answers.head), torch.from_numpy(answers.feature))
+    total = sums.numpy()
+    return total / np.maximum(np.linalg.norm(total, axis=1, keepdims=True), 1e-12)
+
+
+def _borderline(answers: Answers, rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Rows of a class that lie nearest to the mean of their second choice."""
+    closeness = np.empty(len(rows), dtype=np.float32)
+    for begin in range(0, len(rows), PIECE):
+        part = rows[begin : begin + PIECE]
+        closeness[begin : begin + PIECE] = (answers.feature[part] * centres[answers.second[part]]).sum(1)
     return rows[np.argsort(-closeness, kind="stable")[:SHOWN]]
 
 
@@ -96,27 +104,21 @@ def _picture(run: Run | StoredRun, row: int) -> str | None:
         return None
 
 
-def _positions(feature: np.ndarray) -> np.ndarray:
-    """The first two principal components of the features, (N, 2)."""
-    x = torch.from_numpy(feature - feature.mean(0))
-    covariance = (x.T @ x).double()
-    return (x.double() @ torch.linalg.eigh(covariance).eigenvectors[:, -2:].flip(1)).float().numpy()
-
-
 def run_facts(run: Run) -> dict[str, str]:
     """What was run: method, encoder, data, versions."""
     config, problem = run.config, run.problem
     facts = {
         "method": config.method.name + "".join(f", {k}={v}" for k, v in config.method.options.items()),
-        "encoder": f"{run.features.encoder.name} ({run.features.why})",
+        "encoder": run.features.choice,
         "classes": f"{run.metrics['classes']['heads']}, {run.metrics['classes']['how']}",
         "seed": str(config.seed),
         "rows": f"{len(problem.table):,}, of which {int((problem.targets >= 0).sum()):,} labelled",
         "data": problem.table.source or str(config.data.name),
         "data fingerprint": problem.table.fingerprint()[:16],
+        "map": run.answers.placed_by,
         "seconds": f"{run.seconds:.1f}",
         "versions": f"rowssl {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
     }
     if problem.recipe:
         facts["split"] = ", ".join(f"{key} {value}" for key, value in problem.recipe.items() if value not in (None, ""))
-    return facts
+    return {key: value for key, value in facts.items() if value}

@@ -54,7 +54,10 @@ def decimal(value: Any, digits: int = 2) -> str:
 
 
 def compact(value: float) -> str:
-    """A number of any size in at most four digits, for axes."""
+    """A number of any size in a few characters, for axes."""
+    if 0 < abs(value) < 0.001:
+        digits, _, power = f"{value:.1e}".partition("e")
+        return f"{digits}e{int(power)}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 

@@ -167,7 +167,8 @@ function hide() { tip.hidden = true; pinned = -1; tip.classList.remove("pinned")
 function show(i) {
   const picture = document.createElement("span"), link = document.createElement("a"), note = document.createElement("small");
   const card = data.classes[data.class[i]], per = data.grid * data.grid, tile = data.tile.length ? data.tile[i] : -1;
-  if (full.has(i)) picture.className = "pic t" + i;
+  const row = data.row.length ? data.row[i] : i;
+  if (full.has(row)) picture.className = "pic t" + row;
   else if (tile >= 0) {
     const spot = tile % per, last = data.grid - 1;
     picture.className = "pic tile s" + Math.floor(tile / per);

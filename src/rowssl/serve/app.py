@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from html import escape
 from importlib.resources import files
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -32,6 +32,13 @@ ENVELOPE = 64 * 1024  # bytes of a multipart body around the file
 REFUSALS: dict[int | str, dict[str, Any]] = {
     404: {"model": Problem, "description": "No such class or row."},
     422: {"model": Problem, "description": "One sentence says what is wrong."},
+    504: {"model": Problem, "description": "It took too long."},
+}
+EVERYWHERE: dict[int | str, dict[str, Any]] = {
+    400: {"model": Problem, "description": "Another server is meant, or the request cannot be read at all."},
+    401: {"model": Problem, "description": "The token is missing, where there is one."},
+    403: {"model": Problem, "description": "A change that was asked for by another web page."},
+    413: {"model": Problem, "description": "The body is above 1 MiB, or an image above 10 MiB."},
     503: {"model": Problem, "description": "Too many requests at a time."},
 }
 PREDICT_BODY = {
@@ -56,7 +63,7 @@ class Limits:
     upload: int = 10 * 2**20  # bytes of an image
     body: int = 2**20  # bytes of any other request
     workers: int = 2  # answers at a time
-    queue: int = 16  # answers waiting
+    queue: int = 64  # answers waiting
     seconds: float = 30.0
 
 
@@ -76,7 +83,7 @@ def create_app(served: Served, *, host: str = "127.0.0.1", token: str = "", limi
         served.close()
 
     app = FastAPI(
-        title="rowssl", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
+        title="rowssl", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, responses=EVERYWHERE,
         description="Classes of a finished run: ask about new images, and edit the classes.",
     )  # fmt: skip
     _refusals(app)
@@ -90,10 +97,7 @@ def create_app(served: Served, *, host: str = "127.0.0.1", token: str = "", limi
         "/predict",
         summary="What the model says of one image, or of one embedding",
         openapi_extra={"requestBody": PREDICT_BODY},
-        responses=REFUSALS
-        | {413: {"model": Problem, "description": "Above 10 MiB."}}
-        | {415: {"model": Problem, "description": "Not an image."}}
-        | {504: {"model": Problem, "description": "It took too long."}},
+        responses=REFUSALS | {415: {"model": Problem, "description": "Not an image."}},
     )
     async def predict(request: Request) -> Answer:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -103,18 +107,19 @@ def create_app(served: Served, *, host: str = "127.0.0.1", token: str = "", limi
             raise HTTPException(415, "Send an image as multipart/form-data, or an embedding as application/json.")
         if not served.model.takes_images:
             raise HTTPException(422, 'The run is on embeddings: send JSON, {"embedding": [...]}, and no image.')
-        return await answers.run(partial(_judge, served), partial(_upload, request, limits.upload))
+        try:
+            return await answers.run(partial(_judge, served), partial(_upload, request, limits.upload))
+        finally:
+            await request.close()
 
-    @app.get("/classes", summary="All classes, largest first")
+    @app.get("/classes", summary="All classes, largest first", responses=REFUSALS)
     async def classes() -> Overview:
         return await looks.run(served.overview)
 
-    @app.get("/classes.csv", summary="The classes as a table", response_class=FileResponse)
-    async def table() -> FileResponse:
-        path = served.folder / "classes.csv"
-        if not path.is_file():
-            raise NotThere(f"{path} is no longer there.")
-        return FileResponse(path, media_type="text/csv; charset=utf-8", filename="classes.csv")
+    @app.get("/classes.csv", summary="The classes as a table", responses=REFUSALS, response_class=Response)
+    async def table() -> Response:
+        named = {"Content-Disposition": 'attachment; filename="classes.csv"'}
+        return Response(await looks.run(served.classes_csv), media_type="text/csv; charset=utf-8", headers=named)
 
     @app.get("/classes/{class_id:path}", summary="A class and its training images", responses=REFUSALS)
     async def one_class(
@@ -168,9 +173,9 @@ def create_app(served: Served, *, host: str = "127.0.0.1", token: str = "", limi
     return Guard(app, host=host, token=token, body=limits.body, upload=limits.upload + ENVELOPE)
 
 
-def _judge(served: Served, data: bytes) -> Answer:
+def _judge(served: Served, file: BinaryIO) -> Answer:
     try:
-        return served.answer_image(data)
+        return served.answer_image(file.read())
     except ImageError as error:
         reason = str(error).removeprefix("cannot read image upload: ")
         if "megapixels" in reason:
@@ -178,14 +183,14 @@ def _judge(served: Served, data: bytes) -> Answer:
         raise HTTPException(415, f"This cannot be read as an image: {reason}.") from None
 
 
-async def _upload(request: Request, limit: int) -> bytes:
-    """The file of a multipart body; the guard stops a body that is too large while it comes in."""
-    async with request.form(max_files=1, max_fields=8) as form:
-        for part in form.values():
-            if isinstance(part, UploadFile):
-                if (part.size or 0) > limit:
-                    raise HTTPException(413, f"The upload is above the limit of {limit / 2**20:.0f} MiB.")
-                return await part.read()
+async def _upload(request: Request, limit: int) -> BinaryIO:
+    """The file of a multipart body, on disk if it is large: many may wait. The guard stops a body that is too large."""
+    form = await request.form(max_files=1, max_fields=8)
+    for part in form.values():
+        if isinstance(part, UploadFile):
+            if (part.size or 0) > limit:
+                raise HTTPException(413, f"The upload is above the limit of {limit / 2**20:.0f} MiB.")
+            return part.file
     raise HTTPException(422, "There is no file in the request: send the image as the field `image`.")
 
 

@@ -22,7 +22,7 @@ class Gate:
     def __init__(self, workers: int, queue: int, seconds: float) -> None:
         self.pool = ThreadPoolExecutor(workers, thread_name_prefix="rowssl-serve")
         self.room, self.seconds = workers + queue, seconds
-        self.taken, self.lock = 0, threading.Lock()
+        self.taken, self.lock, self.closed = 0, threading.Lock(), False
 
     async def run(self, work: Callable[..., Result], before: Callable[[], Awaitable[Any]] | None = None) -> Result:
         """`work()`, or `work(given)` with what awaiting `before` gives, which needs a place already: an upload, for example."""
@@ -43,11 +43,12 @@ class Gate:
 
     def close(self, *, wait: bool = False) -> None:
         """Take no more work."""
+        self.closed = True
         self.pool.shutdown(wait=wait, cancel_futures=True)
 
     def _enter(self) -> None:
         with self.lock:
-            if self.taken >= self.room:
+            if self.taken >= self.room or self.closed:
                 raise HTTPException(503, "Too many requests at a time: try again in a moment.", {"Retry-After": "2"})
             self.taken += 1
 

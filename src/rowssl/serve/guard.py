@@ -5,11 +5,13 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import socket
+from contextlib import suppress
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -78,7 +80,8 @@ class Guard:
         if refused is not None:
             await refused(scope, receive, send_safely)
             return
-        await self.app(scope, self.counted(scope, receive), send_safely)
+        with suppress(ClientDisconnect):  # whoever went away in the middle of a request needs no answer
+            await self.app(scope, self.counted(scope, receive), send_safely)
 
     def refuse(self, scope: Scope) -> Response | None:
         """The response to a request that goes no further."""
@@ -99,7 +102,7 @@ class Guard:
                     401, "The token is missing: open the address that `rowssl serve` printed, with ?token= in it."
                 )
         length = headers.get("content-length", "0")
-        if not (length.isascii() and length.isdigit()) or int(length) > self.limit(scope):
+        if not (length.isascii() and length.isdigit()) or len(length) > 18 or int(length) > self.limit(scope):
             return self.too_large(scope)
         return None
 

@@ -1,0 +1,213 @@
+"""How the cost of a fit grows with rows and classes: time per epoch, time per step, peak memory, one whole fit.
+
+    python benchmarks/scale.py                 # 10k, 100k and 1M rows x 384; 100 and 1,000 classes
+    python benchmarks/scale.py --whole         # also a whole `rowssl fit` of the largest, with the schedule it chooses itself
+    python benchmarks/scale.py --quick
+
+Rows are drawn around long-tailed random centres and written as one uncompressed .npz file, which is memory-mapped. An epoch
+is timed on DTS with its usual batch of 128 over `--steps` of its steps, spread over the file, times their number; the exponent
+is the slope of a least-squares line through log(seconds) over log(rows). Steps at few and at many classes take turns. Memory is
+the largest resident set of a child process that does a whole fit (`--fit-epochs`, `--fit-batch`), report included; pages of the
+file that the process has looked at count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from rowssl.data.loader import ArraySource, FeatureAugmentation, Feed
+from rowssl.data.table import read_table
+from rowssl.methods import build_method
+from rowssl.methods.base import Method
+from rowssl.nn.tails import AdapterTail
+from rowssl.train import Optimisation, build_optimiser
+
+BATCH, PIECE = 128, 8192
+EXPONENT, STEP_RATIO, MEMORY_GB = 1.1, 1.3, 4.0  # targets
+
+
+def write_rows(path: Path, rows: int, width: int, classes: int, kind: str = "float32") -> None:
+    """`embeddings`, `labels` (half of the rows of the first half of the classes) and `truth`, written piece by piece."""
+    rng = np.random.default_rng([rows, classes])
+    centres = rng.standard_normal((classes, width)).astype(np.float32)
+    share = 100.0 ** (-np.arange(classes) / max(1, classes - 1))
+    truth = rng.permutation(np.arange(rows) % classes)  # every class at least once,
+    drawn = rng.choice(classes, size=rows, p=share / share.sum())
+    truth = np.where(np.arange(rows) < 2 * classes, truth, drawn)  # the others by a long tail
+    labels = np.where((truth < classes // 2) & (rng.random(rows) < 0.5), truth, -1)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        with archive.open("embeddings.npy", "w", force_zip64=True) as stream:
+            header = {"descr": np.dtype(kind).str, "fortran_order": False, "shape": (rows, width)}
+            np.lib.format.write_array_header_1_0(stream, header)
+            for begin in range(0, rows, PIECE):
+                part = centres[truth[begin : begin + PIECE]]
+                part = part + rng.standard_normal(part.shape, dtype=np.float32)
+                stream.write(part.astype(kind).tobytes())
+        for name, values in (("labels", labels), ("truth", truth)):
+            with archive.open(f"{name}.npy", "w") as stream:
+                np.lib.format.write_array(stream, values)
+
+
+class Training:
+    """DTS on a file of embeddings, step by step."""
+
+    def __init__(self, path: Path, classes: int) -> None:
+        table = read_table(path)
+        assert table.embeddings is not None
+        self.feed = Feed(
+            ArraySource(table.embeddings), np.where(table.labels < classes // 2, table.labels, -1),
+            batch_size=BATCH, epochs=10**6, seed=0, augmentation=FeatureAugmentation(noise=0.5),
+        )  # fmt: skip
+        tail = AdapterTail(table.embeddings.shape[1])
+        known = int(self.feed.targets.max()) + 1
+        self.method: Method = build_method("dts", tail, {}, n_old=known, n_classes=classes, n_rows=len(table), seed=0)
+        began = time.perf_counter()
+        self.method.start(self.feed)
+        self.start_seconds = time.perf_counter() - began
+        self.optimiser, self.next = build_optimiser(self.method, Optimisation()), 0
+        self.method.train()
+
+    def step(self) -> float:
+        """Seconds of the next step."""
+        began = time.perf_counter()
+        batch = self.feed.batch(self.next)
+        found = self.method.loss(batch)
+        self.optimiser.zero_grad()
+        torch.stack(list(found.losses.values())).sum().backward()
+        self.optimiser.step()
+        self.method.after_step(batch, found)
+        self.next += 1
+        return time.perf_counter() - began
+
+
+def fill_queue(training: Training) -> None:
+    """Enough steps for a full queue: before that a step costs less than it will."""
+    queue = training.method.queue
+    keys = torch.nn.functional.normalize(torch.randn(queue.size, queue.keys.shape[1]), dim=1)
+    queue.push(keys, torch.full((queue.size,), -1), torch.arange(queue.size))
+
+
+def in_turns(trainings: dict[str, Training], steps: int) -> dict[str, float]:
+    """Median seconds of a step of each, one step of each after the other."""
+    seconds: dict[str, list[float]] = {name: [] for name in trainings}
+    for training in trainings.values():
+        fill_queue(training)
+        training.step()
+    for _ in range(steps):
+        for name, training in trainings.items():
+            seconds[name].append(training.step())
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def slope(rows: list[int], seconds: list[float]) -> float:
+    """Exponent of growth by least squares in log-log."""
+    return float(np.polyfit(np.log(rows), np.log(seconds), 1)[0])
+
+
+def child_fit(path: Path, classes: int, epochs: int | None, batch: int | None) -> dict[str, float]:
+    """A whole `rowssl fit` in a process of its own: seconds, peak resident memory, and whether the report is there."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        command = [
+            sys.executable,
+            "-m",
+            "rowssl",
+            "fit",
+            str(path),
+            "--classes",
+            str(classes),
+            "--out",
+            f"{folder}/run",
+        ]
+        command += [] if epochs is None else ["--epochs", str(epochs)]
+        command += [] if batch is None else ["--batch-size", str(batch)]
+        began = time.perf_counter()
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        assert child.stderr is not None
+        said = child.stderr.read()
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            raise SystemExit(f"{' '.join(command)} failed:\n{said[-2000:]}")
+        run = Path(folder) / "run"
+        metrics = json.loads((run / "metrics.json").read_text())
+        return {
+            "seconds": time.perf_counter() - began,
+            "gb": usage.ru_maxrss / 1024**2,
+            "report_mb": (run / "report.html").stat().st_size / 1e6,
+            "tr_acc": metrics["tr_acc"]["all"],
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--classes", type=int, nargs=2, default=[100, 1000])
+    parser.add_argument("--width", type=int, default=384)
+    parser.add_argument("--dtype", default="float32", choices=["float32", "float16"])
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--fit-epochs", type=int, default=1, help="of the fit whose memory is measured")
+    parser.add_argument("--fit-batch", type=int, default=1024)
+    parser.add_argument("--whole", action="store_true", help="also fit the largest with the schedule that fit chooses")
+    parser.add_argument("--folder", type=Path, help="where the files go; they are removed at the end")
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    if options.quick:
+        options.rows, options.classes, options.width, options.steps = [500, 2000], [10, 40], 32, 3
+        options.fit_batch = 128
+    few, many = options.classes
+    print(f"{options.width} columns of {options.dtype}, batch {BATCH}, {torch.get_num_threads()} threads\n", flush=True)
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        files = {rows: Path(name) / f"{rows}.npz" for rows in options.rows}
+        for rows, path in files.items():
+            write_rows(path, rows, options.width, few, options.dtype)
+        trainings = {str(rows): Training(path, few) for rows, path in files.items()}
+        median = in_turns(trainings, options.steps)
+        epochs = [median[str(rows)] * trainings[str(rows)].feed.steps_per_epoch for rows in options.rows]
+        print("| rows | classes | start s | ms a step | steps an epoch | seconds an epoch |\n|---|---|---|---|---|---|")
+        for rows, seconds in zip(options.rows, epochs, strict=True):
+            one = trainings[str(rows)]
+            print(
+                f"| {rows:,} | {few} | {one.start_seconds:.1f} | {1e3 * median[str(rows)]:.1f} | "
+                f"{one.feed.steps_per_epoch:,} | {seconds:.1f} |"
+            )
+        print(f"\nexponent of growth in rows {slope(options.rows, epochs):.2f} (at most {EXPONENT})\n", flush=True)
+
+        largest = max(options.rows)
+        trainings = {str(classes): Training(files[largest], classes) for classes in (few, many)}
+        median = in_turns(trainings, options.steps)
+        print("| rows | classes | start s | ms a step |\n|---|---|---|---|")
+        for classes in (few, many):
+            one = trainings[str(classes)]
+            print(f"| {largest:,} | {classes:,} | {one.start_seconds:.1f} | {1e3 * median[str(classes)]:.1f} |")
+        ratio = median[str(many)] / median[str(few)]
+        print(f"\na step at {many:,} classes takes {ratio:.2f} of one at {few} (at most {STEP_RATIO})\n", flush=True)
+        del trainings
+
+        print("| rows | fit | seconds | peak memory GB | report.html MB | Tr-ACC % |\n|---|---|---|---|---|---|")
+        fits = [(rows, options.fit_epochs, options.fit_batch) for rows in options.rows]
+        fits += [(largest, None, None)] if options.whole else []
+        for rows, epochs_asked, batch in fits:
+            found = child_fit(files[rows], few, epochs_asked, batch)
+            what = "as it chooses" if epochs_asked is None else f"{epochs_asked} epochs, batch {batch}"
+            print(
+                f"| {rows:,} | {what} | {found['seconds']:.0f} | {found['gb']:.2f} | {found['report_mb']:.1f} | "
+                f"{found['tr_acc']:.1f} |",
+                flush=True,
+            )
+        print(f"\npeak memory at {largest:,} rows {found['gb']:.2f} GB (below {MEMORY_GB:.0f})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""What a training step of DTS costs: the way public code does it, ours without and with the trunk cache.
+
+    python benchmarks/step.py                  # ViT-S/16 and ViT-B/16 at 224 px, batch 32
+    python benchmarks/step.py --sizes s --steps 9
+
+(a) whole ViT three times, dense last block, sorting loop (`public_step.py`); (b) trunk once for each view, then the tail;
+(c) the tail on trunk outputs that are read from a memory-mapped float16 file. Weights are random: time does not depend on them.
+The variants take turns within one run, medians are compared, and the losses of the first step are compared too. Peak memory is
+that of a process of its own for each variant, above what importing PyTorch takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from public_step import PublicStep
+from torch import Tensor
+
+from rowssl.methods.dts import DTS
+from rowssl.nn.vit import ViT, split_vit, vit_architecture
+from rowssl.train import Optimisation, build_optimiser
+from rowssl.types import Batch
+
+CLASSES, QUEUE, SIDE = 100, 4096, 224
+
+
+def random_vit(size: str) -> ViT:
+    torch.manual_seed(0)
+    vit = ViT(vit_architecture(size, 16))
+    for parameter in (vit.cls_token, vit.pos_embed):
+        torch.nn.init.trunc_normal_(parameter, std=0.02)
+    return vit
+
+
+def random_method(size: str) -> DTS:
+    """DTS on the last block, with a full queue and prototypes as after some epochs."""
+    _, tail = split_vit(random_vit(size), 1)
+    method = DTS(tail, n_old=CLASSES // 2, n_classes=CLASSES, n_rows=10**5, preset="paper", queue_size=QUEUE)
+    generator = torch.Generator().manual_seed(1)
+    method.queue.fill_randomly(-1, generator)
+    method.queue.labels.copy_(torch.randint(-1, CLASSES // 2, (QUEUE,), generator=generator))
+    method.prototypes.copy_(torch.nn.functional.normalize(torch.randn(CLASSES, method.queue.keys.shape[1]), dim=1))
+    method.u.uniform_(0, 0.1, generator=generator)
+    return method
+
+
+class OurStep:
+    """One step of the package's DTS on trunk outputs."""
+
+    def __init__(self, method: DTS) -> None:
+        self.method, self.optimiser = method, build_optimiser(method, Optimisation())
+
+    def batch(self, views: tuple[Tensor, Tensor], target: Tensor) -> Batch:
+        return Batch(
+            views=views,
+            target=target,
+            index=torch.arange(len(target)),
+            step=0,
+            epoch=0,
+            epochs=200,
+            last_of_epoch=False,
+        )
+
+    def step(self, views: tuple[Tensor, Tensor], target: Tensor) -> None:
+        batch = self.batch(views, target)
+        found = self.method.loss(batch)
+        self.optimiser.zero_grad()
+        torch.stack(list(found.losses.values())).sum().backward()
+        self.optimiser.step()
+        self.method.after_step(batch, found)
+
+
+def data(rows: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    first, second = (torch.randn(rows, 3, SIDE, SIDE, generator=generator) for _ in range(2))
+    return (first, second), torch.where(torch.arange(rows) % 2 == 0, torch.arange(rows) % (CLASSES // 2), -1)
+
+
+@torch.no_grad()
+def write_cache(path: Path, size: str, pixels: tuple[Tensor, Tensor]) -> None:
+    """Trunk outputs of both views, (2, B, T, d) float16."""
+    trunk, _ = split_vit(random_vit(size), 1)
+    np.save(path, np.stack([trunk(view).half().numpy() for view in pixels]))
+
+
+def variant(name: str, size: str, rows: int, cache: Path) -> tuple[Callable[[], None], Callable[[], dict[str, Tensor]]]:
+    """A function that does one step, and one that only finds the losses."""
+    if name == "public":
+        pixels, target = data(rows)
+        public = PublicStep(random_vit(size), random_method(size))
+        return lambda: public.step(pixels, target, 0), lambda: public.loss(pixels, target, 0)
+    ours = OurStep(random_method(size))
+    if name == "uncached":
+        pixels, target = data(rows)
+        trunk, _ = split_vit(random_vit(size), 1)
+
+        def views() -> tuple[Tensor, ...]:
+            with torch.no_grad():
+                return trunk(torch.cat(pixels)).chunk(2)
+    else:
+        target = data(1)[1].new_tensor([i % (CLASSES // 2) if i % 2 == 0 else -1 for i in range(rows)])
+        stored = np.load(cache, mmap_mode="r")
+
+        def views() -> tuple[Tensor, ...]:
+            return tuple(torch.from_numpy(view.astype(np.float32)) for view in stored)
+
+    return lambda: ours.step(views(), target), lambda: ours.method.loss(ours.batch(views(), target)).losses  # type: ignore[arg-type]
+
+
+def peak(name: str, size: str, rows: int, cache: Path) -> float:
+    """Megabytes above the import, of two steps in a process of its own."""
+    command = [sys.executable, __file__, "--only", name, "--sizes", size, "--batch", str(rows), "--cache", str(cache)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+
+
+def resident() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", default="s,b")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--only", help=argparse.SUPPRESS)
+    parser.add_argument("--cache", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    names = ("public", "uncached", "cached")
+    if options.only:
+        before = resident()
+        step, _ = variant(options.only, options.sizes, options.batch, options.cache)
+        step()
+        step()
+        print(resident() - before)
+        return
+    print(f"batch {options.batch}, {SIDE} px, {CLASSES} classes, queue {QUEUE}, {torch.get_num_threads()} threads")
+    print("| encoder | variant | seconds a step | times as fast | peak memory MB | share |\n|---|---|---|---|---|---|")
+    for size in options.sizes.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            cache = Path(folder) / "tokens.npy"
+            write_cache(cache, size, data(options.batch)[0])
+            memory = {name: peak(name, size, options.batch, cache) for name in names}
+            built = {name: variant(name, size, options.batch, cache) for name in names}
+            terms = {name: {key: float(value) for key, value in built[name][1]().items()} for name in names}
+            apart = max(
+                abs(terms[name][key] - value) / abs(value)
+                for name in names[1:]
+                for key, value in terms["public"].items()
+            )
+            seconds: dict[str, list[float]] = {name: [] for name in names}
+            for number in range(options.steps + 1):
+                for name in names:
+                    began = time.perf_counter()
+                    built[name][0]()
+                    if number:
+                        seconds[name].append(time.perf_counter() - began)
+        median = {name: statistics.median(values) for name, values in seconds.items()}
+        for name in names:
+            print(
+                f"| ViT-{size.upper()}/16 | {name} | {median[name]:.3f} | {median['public'] / median[name]:.1f} | "
+                f"{memory[name]:.0f} | {memory[name] / memory['public']:.2f} |"
+            )
+        print(f"\nViT-{size.upper()}/16: the losses of the first step agree to {apart:.1e} (relative).\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

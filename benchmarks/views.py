@@ -1,0 +1,140 @@
+"""How accuracy depends on the number of cached views, and what the cache saves end to end.
+
+    python benchmarks/views.py --data-root ../shared/data/cifar100 --encoder ../shared/encoders/resnet50-imagenet
+    python benchmarks/views.py --quick
+
+A subset of CIFAR-100 (2,000 training pictures of a long-tailed split, all test pictures of `--test` per class) is trained for 20
+epochs with 1, 2, 4, 8 and 16 cached views and with views made on the fly (`--views 0`), 3 seeds each. `first` is a whole run from
+pixels to metrics.json with an empty cache, `again` one that finds the cache: what every further seed and method costs. Targets:
+`first` with the default number of views at least 10 times as fast as on the fly, and In-bACC within one point of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rowssl.config import DataConfig, build_config
+from rowssl.fit import fit
+from rowssl.problem import Problem, load_problem
+
+USUAL, TARGET, POINTS = 8, 10.0, 1.0
+
+
+def subset(problem: Problem, rows: int, test_rows: int) -> Problem:
+    """Some training and test rows, evenly drawn; classes that lose all rows stay in the count."""
+    rng = np.random.default_rng(5)
+    keep = np.sort(rng.permutation(len(problem.table))[:rows])
+    assert problem.test is not None
+    assert problem.truth is not None
+    assert problem.test_truth is not None
+    judge = np.sort(rng.permutation(len(problem.test))[:test_rows])
+    return replace(
+        problem,
+        table=problem.table.take(keep), targets=problem.targets[keep], truth=problem.truth[keep],
+        test=problem.test.take(judge), test_truth=problem.test_truth[judge],
+        whole=None, rows=None, whole_test=None, test_rows=None, profile_svg=None,
+    )  # fmt: skip
+
+
+def run(
+    options: argparse.Namespace, problem: Problem, views: int, seed: int, cache: Path, out: Path
+) -> tuple[float, dict[str, Any]]:
+    """Seconds from pixels to metrics.json, and the metrics."""
+    content = {
+        "data": data(options),
+        "encoder": {"name": options.encoder, "views": views, "cache": str(cache)},
+        "method": {"name": options.method},
+        "train": {"epochs": options.epochs},
+        "classes": "oracle",
+        "seed": seed,
+    }
+    shutil.rmtree(out, ignore_errors=True)
+    began = time.perf_counter()
+    found = fit(build_config(content), out, problem=problem, report=False)
+    return time.perf_counter() - began, found.metrics
+
+
+def data(options: argparse.Namespace) -> dict[str, Any]:
+    return {"name": options.data, "data_root": options.data_root}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", default="cifar100")
+    parser.add_argument("--data-root", help="folder with the benchmark's files")
+    parser.add_argument("--encoder", help="name or folder")
+    parser.add_argument("--method", default="dts")
+    parser.add_argument("--rows", type=int, default=2000)
+    parser.add_argument("--test", type=int, default=2000, help="test pictures")
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--views", type=int, nargs="*", default=[1, 2, 4, 8, 16, 0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--cache", type=Path, help="where caches go; removed at the end")
+    parser.add_argument("--quick", action="store_true", help="digits, few rows, an encoder without weights")
+    options = parser.parse_args()
+    if options.quick:
+        options.data, options.encoder, options.rows, options.test, options.epochs = "digits", "pixels", 120, 60, 1
+        options.views, options.seeds = [1, 0], 1
+    if options.encoder is None:
+        parser.error("--encoder is needed: the number of views means little without a pretrained one")
+    problem = subset(load_problem(DataConfig(**data(options))), options.rows, options.test)
+    print(
+        f"{options.data}, {len(problem.table):,} rows, {options.epochs} epochs, {options.seeds} seeds, encoder {options.encoder},"
+    )
+    print(f"method {options.method}, {torch.get_num_threads()} threads\n")
+    found: dict[int, dict[str, list[float]]] = {}
+    with tempfile.TemporaryDirectory(dir=options.cache) as name:
+        run(
+            argparse.Namespace(**{**vars(options), "epochs": 1}),
+            subset(problem, 64, 64),
+            1,
+            0,
+            Path(name) / "warm",
+            Path(name) / "run",
+        )
+        for seed in range(options.seeds):  # all numbers of views in turn, so that a busy hour falls on all of them
+            for views in options.views:
+                kept = found.setdefault(views, {"first": [], "again": [], "in_bacc": [], "tr_bacc": []})
+                cache = Path(name) / f"cache-{views}"
+                shutil.rmtree(cache, ignore_errors=True)
+                seconds, metrics = run(options, problem, views, seed, cache, Path(name) / "run")
+                kept["first"].append(seconds)
+                if views and seed == 0:
+                    kept["again"].append(run(options, problem, views, seed, cache, Path(name) / "run")[0])
+                for key in ("in_bacc", "tr_bacc"):
+                    kept[key].append(metrics[key]["all"])
+                print(
+                    f"<!-- views {views}, seed {seed}: {seconds:.1f} s, In-bACC {kept['in_bacc'][-1]:.1f} -->",
+                    flush=True,
+                )
+    fly = found.get(0)
+    heads = ("cached views", "In-bACC %", "Tr-bACC %", "first s", "again s", "on the fly / first", "on the fly / again")
+    print(f"\n| {' | '.join(heads)} | In-bACC less on the fly |")
+    print("|---|---|---|---|---|---|---|---|")
+    for views, kept in found.items():
+        mean = {key: float(np.mean(values)) if values else float("nan") for key, values in kept.items()}
+        spread = float(np.std(kept["in_bacc"]))
+        base = {key: float(np.mean(values)) for key, values in fly.items() if values} if fly else {}
+        ratio = [
+            f"{base['first'] / mean[key]:.1f}" if base and views and kept[key] else "" for key in ("first", "again")
+        ]
+        again = f"{mean['again']:.1f}" if kept["again"] else ""
+        less = f"{mean['in_bacc'] - base['in_bacc']:+.1f}" if base and views else ""
+        print(
+            f"| {views or 'on the fly'} | {mean['in_bacc']:.1f} ± {spread:.1f} | {mean['tr_bacc']:.1f} | {mean['first']:.1f} | "
+            f"{again} | {ratio[0]} | {ratio[1]} | {less} |"
+        )
+    print(f"\ntargets: {USUAL} views at least {TARGET:.0f} times as fast (first), In-bACC within {POINTS:.0f} point")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""From an item of the catalogue and the user's options to the cells of a grid."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rowssl.bench.cells import Cell, Variant, grid
+from rowssl.config import RunConfig
+from rowssl.errors import InputError
+from rowssl.reproduce.spec import Block, Data, Item, Line
+
+SCALES = ("full", "small")
+SMALL = {"epochs": 20, "views": 2}
+SEEDS = {"full": (0, 1, 2), "small": (0,)}
+TRUE_CLASSES = {"cifar100": 100, "imagenet100": 100, "herbarium19": 683, "cub200": 200}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all items of one command have in common."""
+
+    out: Path
+    seeds: tuple[int, ...] = SEEDS["full"]
+    scale: str = "full"
+    data_root: str | None = None
+    encoder: str | None = None
+    image_size: int | None = None
+    tail: str | None = None
+    views: int | None = None
+    cache: str | None = None
+    epochs: int | None = None
+    preset: str | None = None  # of DTS
+
+    @property
+    def small(self) -> bool:
+        return self.scale == "small"
+
+    @property
+    def runs(self) -> Path:
+        """All items share their runs."""
+        return self.out / "runs"
+
+    def base(self) -> dict[str, Any]:
+        """The configuration that all runs start from; only what was given, so that cells are those of `rowssl bench`."""
+        views, epochs = self.views, self.epochs
+        if self.small:
+            views = SMALL["views"] if views is None else views
+            epochs = SMALL["epochs"] if epochs is None else epochs
+        encoder = {
+            "name": self.encoder,
+            "image_size": self.image_size,
+            "tail": self.tail,
+            "views": views,
+            "cache": self.cache,
+        }
+        train: dict[str, Any] = {} if epochs is None else {"epochs": epochs}
+        if self.small:
+            train["evaluate_every"] = max(1, (epochs or 1) // 10)
+        return {"encoder": {key: value for key, value in encoder.items() if value is not None}, "train": train}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of an item. Without a cell its number of classes has to be estimated first."""
+
+    item: Item
+    block: Block
+    line: Line
+    seed: int
+    cell: Cell | None
+    like: Cell  # the same run with the true number of classes: what it costs
+
+
+def planned(item: Item, settings: Settings, *, estimate: bool) -> list[Planned]:
+    """All runs of an item, seed by seed. With `estimate` numbers of classes are searched where they are not known yet."""
+    found = []
+    for seed in settings.seeds:
+        for block in item.blocks:
+            if not block.lines:
+                continue
+            content = settings.base()
+            content["data"] = data_content(block.data, settings)
+            classes = class_number(block.data, settings)
+            for line in block.lines:
+                like = _cell(item, line, content, seed, settings, classes, None)
+                count = {"true": None, "double": 2 * classes, "search": 0}[line.classes]
+                if count == 0:
+                    count = searched(like.config, settings.out, estimate=estimate)
+                pending = line.classes == "search" and count is None
+                cell = None if pending else _cell(item, line, content, seed, settings, classes, count)
+                found.append(Planned(item, block, line, seed, cell, like))
+    return found
+
+
+def data_content(data: Data, settings: Settings) -> dict[str, Any]:
+    """`data` of a configuration: the split by its protocol, or by a file that is made for it."""
+    content: dict[str, Any] = dict(data.options)
+    if settings.data_root is not None:
+        content["data_root"] = settings.data_root
+    if settings.small or data.made:
+        from rowssl.reproduce.splits import split_file
+
+        content["split"] = str(split_file(data, settings.data_root, settings.out / "splits", small=settings.small))
+    return content
+
+
+def class_number(data: Data, settings: Settings) -> int:
+    """True classes of a split."""
+    if not settings.small:
+        return TRUE_CLASSES[data.options["name"]]
+    from rowssl.reproduce.splits import small_classes, tables
+
+    train, _ = tables(data.options["name"], data.options.get("variant"), settings.data_root)
+    return len(small_classes(data, train)[0])
+
+
+def _cell(
+    item: Item, line: Line, content: dict[str, Any], seed: int, settings: Settings, classes: int, count: int | None
+) -> Cell:
+    options = dict(line.options)
+    options |= {name: max(1, round(factor * classes)) for name, factor in line.per_class.items()}
+    if settings.preset is not None and line.method == "dts":
+        options = {"preset": settings.preset, **options}
+    overrides: dict[str, Any] = {f"method.options.{name}": value for name, value in options.items()}
+    if not settings.small:
+        overrides |= {f"train.{name}": value for name, value in item.train.items()}
+    if count is not None:
+        overrides["classes"] = count
+    data = content["data"]
+    (cell,) = grid(
+        content, methods=[line.method], priors=[data.get("prior")], gammas=[data.get("gamma")], seeds=[seed],
+        variants=[Variant(line.variant, overrides)], table=item.name,
+    )  # fmt: skip
+    return cell
+
+
+def searched(config: RunConfig, out: Path, *, estimate: bool) -> int | None:
+    """GCD's estimate of the number of classes, kept in OUT/estimates.json; None if it is not there and not wanted."""
+    content = [
+        config.data.model_dump(mode="json"),
+        config.encoder.model_copy(update={"cache": None}).model_dump(mode="json"),
+        config.seed,
+    ]
+    key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    path = out / "estimates.json"
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        stored = {}
+    if key not in stored and estimate:
+        from rowssl.checkpoint import write_text
+
+        stored[key] = {
+            "classes": _search(config),
+            "data": config.data.model_dump(mode="json", exclude_none=True),
+            "seed": config.seed,
+        }
+        write_text(path, json.dumps(stored, indent=1))
+    return int(stored[key]["classes"]) if key in stored else None
+
+
+def _search(config: RunConfig) -> int:
+    from rowssl.count import count_data, run_estimator
+    from rowssl.features import open_features
+    from rowssl.problem import load_problem
+
+    problem = load_problem(config.data)
+    features = open_features(problem, config.encoder, seed=config.seed)
+    data = count_data(features.train, features.encoder.tail, problem.targets, problem.n_old, seed=config.seed)
+    return run_estimator("gcd", data).best
+
+
+def choose(names: Iterable[str], items: dict[str, Item]) -> list[Item]:
+    """Items by name; `all` is every one."""
+    wanted = list(names)
+    for name in wanted:
+        if name != "all" and name not in items:
+            raise InputError(f"there is no {name!r} to reproduce: choose among all, {', '.join(items)}.")
+    return list(items.values()) if "all" in wanted else [items[name] for name in dict.fromkeys(wanted)]

@@ -1,0 +1,146 @@
+"""What a table or figure of the paper is, as data: the splits, the lines, the columns, and the sentences it is to support."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Column = tuple[str, str]  # metric, group
+
+THREE = ("All", "Old", "New")
+SIX = ("All", "Old", "New", "Many", "Med", "Few")
+MAIN: tuple[Column, ...] = tuple((metric, group) for metric in ("Tr-ACC", "Tr-bACC", "In-bACC") for group in THREE)
+INDUCTIVE: tuple[Column, ...] = tuple(("In-bACC", group) for group in SIX)
+FREQUENCY: tuple[Column, ...] = tuple(("In-bACC", side + word) for side in "KU" for word in ("Many", "Med", "Few"))
+
+
+@dataclass(frozen=True)
+class Data:
+    """A split of a data set.
+
+    Attributes
+    ----------
+    dataset, gamma, prior : in the paper's words, as in the columns of its numbers.
+    options : keys of `data` in a run's configuration; `prior` and `gamma` among them.
+    rows : training rows, about, for estimates of cost.
+    known_share : of the classes, for the small subset.
+    made : the split is made here and kept in a file, because no protocol of the package makes it.
+    """
+
+    dataset: str
+    gamma: str
+    prior: str
+    options: Mapping[str, Any]
+    rows: int
+    known_share: float = 0.5
+    made: bool = False
+
+    @property
+    def key(self) -> str:
+        """A word for files."""
+        chosen = self.options.get("protocol", "")
+        parts = [self.options["name"], chosen, f"g{self.gamma}" if self.gamma[:1].isdigit() else "", self.prior]
+        return "-".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a table, which is one run for each seed.
+
+    Attributes
+    ----------
+    method : its name in the package.
+    variant : the paper's word for what is changed, as in its numbers.
+    options : of the method; those left out are its defaults, so that lines without options are the runs of `main`.
+    per_class : options that count something for each true class: `{"n_prototypes": 0.5}` is half as many as classes.
+    shown : the paper's word for the method, where the package runs another one for this line.
+    classes : who says how many classes there are: the truth, twice the truth as heads, or GCD's search.
+    paper : table and variant of the paper's number beside this line, if they are not the table's own.
+    """
+
+    method: str
+    variant: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    per_class: Mapping[str, float] = field(default_factory=dict)
+    shown: str | None = None
+    classes: Literal["true", "double", "search"] = "true"
+    paper: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Block:
+    """Lines on one split."""
+
+    data: Data
+    lines: tuple[Line, ...]
+
+
+Where = tuple[tuple[str, str], ...]  # columns of a row and what they must be
+
+
+def pick(**where: str) -> Where:
+    """Rows by their columns: `pick(method="DTS", metric="In-bACC", group="New")`."""
+    return tuple(sorted(where.items()))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper as a difference of two numbers.
+
+    Attributes
+    ----------
+    says : what should be seen, in words.
+    source : table and sentence of the paper.
+    left, right : what is compared. Several on the right: the highest of them. A number is a constant; "C" is the true
+        number of classes.
+    sign : 1 if left should be above right, -1 if below.
+    least : by how much; negative for "loses no more than".
+    stated : the difference that the paper states in words, where its tables do not hold it.
+    """
+
+    says: str
+    source: str
+    left: Where
+    right: Where | tuple[Where, ...] | float | Literal["C"]
+    sign: int = 1
+    least: float = 0.0
+    stated: float | None = None
+
+
+Kind = Literal["table", "strategies", "curve", "phi", "tsne", "profiles"]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table or figure.
+
+    Attributes
+    ----------
+    name, title : what it is called here, and what it is.
+    source : where it stands in the paper.
+    blocks : the runs it needs.
+    columns : metrics and groups of its table, in order.
+    kind : how it is drawn.
+    claims : what the paper says of it.
+    axis : for curves, the option that varies; lines give its values as their variants, `K=5`.
+    note : what a reader has to know, in sentences.
+    train : further options of the training that decide no number, as how often phi is measured.
+    """
+
+    name: str
+    title: str
+    source: str
+    blocks: tuple[Block, ...]
+    columns: tuple[Column, ...] = MAIN
+    kind: Kind = "table"
+    claims: tuple[Claim, ...] = ()
+    axis: str = ""
+    note: str = ""
+    train: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def datasets(self) -> tuple[tuple[str, str | None], ...]:
+        """Benchmarks it reads: name and variant."""
+        seen = [(block.data.options["name"], block.data.options.get("variant")) for block in self.blocks]
+        return tuple(dict.fromkeys(seen))

@@ -1,0 +1,152 @@
+"""One flipped bit in any file of a run or of a cache: found by name, and what is whole is used instead."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nn.test_trunk import RECIPE, make_encoder, make_table
+from rowssl.checkpoint import Checkpoints, read_directory, read_manifest
+from rowssl.config import build_config
+from rowssl.epoch_log import EpochLog
+from rowssl.errors import InputError
+from rowssl.fit import fit
+from rowssl.model import load_model
+from rowssl.nn import trunk_cache
+from rowssl.nn.trunk import open_trunk_cache
+from rowssl.stored_run import open_run
+
+Tally = Callable[[str, int, int], None]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, embeddings: Path) -> Path:
+    out = tmp_path_factory.mktemp("flipped") / "run"
+    content = {
+        "data": {"source": str(embeddings)}, "method": {"name": "simgcd"}, "classes": 8,
+        "train": {"epochs": 3, "batch_size": 64, "save_seconds": 0},
+    }  # fmt: skip
+    fit(build_config(content), out)
+    return out
+
+
+@contextmanager
+def flipped(file: Path, position: int, bit: int) -> Iterator[None]:
+    """A file with one bit changed."""
+    content = file.read_bytes()
+    damaged = bytearray(content)
+    damaged[position] ^= 1 << bit
+    file.write_bytes(damaged)
+    try:
+        yield
+    finally:
+        file.write_bytes(content)
+
+
+def positions(file: Path, full: bool) -> list[tuple[int, int]]:
+    """Some bits of a file, the first and the last byte among them."""
+    size, choose = file.stat().st_size, random.Random(file.name)
+    return [(0, 0), (size - 1, 3), *((choose.randrange(size), choose.randrange(8)) for _ in range(60 if full else 8))]
+
+
+def read_all(run: Path) -> object:
+    """Everything that reads a finished run."""
+    stored, model = open_run(run), load_model(run)
+    facts = [read_manifest(run / name) for name in ("model", "answers")]
+    return facts, stored.config, stored.metrics, stored.curves, model.facts
+
+
+FINISHED = ["config.json", "metrics.json", "metrics.jsonl"] + [
+    f"{folder}/{file}.safetensors"
+    for folder, files in {"model": ("tail", "classifier", "far"), "answers": ("rows", "test")}.items()
+    for file in files
+]
+
+
+@pytest.mark.parametrize("name", [*FINISHED, "model/manifest.json", "answers/manifest.json"])
+def test_a_file_of_a_finished_run(name: str, run: Path, full: bool, tally: Tally) -> None:
+    file, before = run / name, read_all(run)
+    bits = positions(file, full)
+    found = 0
+    for position, bit in bits:
+        with flipped(file, position, bit):
+            try:
+                found += repr(read_all(run)) == repr(before)  # a capital E of an exponent: nothing has changed
+            except InputError as error:
+                found += str(file) in str(error) and "\n" not in str(error)
+    tally(f"one flipped bit in `{name}` of a run is found by name", found, len(bits))
+
+
+def test_every_file_of_a_run_is_looked_after(run: Path) -> None:
+    """Whoever adds a file says here how damage to it is found; tables and the report are written for people, not read back."""
+    for_people = {"predictions.csv", "classes.csv", "report.html", ".lock", ".edits.lock"}
+    looked_after = {*FINISHED, "model/manifest.json", "answers/manifest.json", *for_people}
+    files = {str(file.relative_to(run)) for file in run.rglob("*") if file.is_file()}
+    assert {file for file in files if not file.startswith(("checkpoints/", "tensorboard/"))} == looked_after
+
+
+@pytest.mark.parametrize("name", ["method.safetensors", "optimiser.safetensors", "manifest.json"])
+def test_a_file_of_the_last_checkpoint(name: str, run: Path, full: bool, tally: Tally) -> None:
+    last, previous = sorted((run / "checkpoints").iterdir())[::-1]
+    identity = read_manifest(last)["identity"]
+    whole, step = read_directory(last), read_manifest(previous)["step"]
+    bits = positions(last / name, full)
+    found = 0
+    for position, bit in bits:
+        with flipped(last / name, position, bit):
+            checkpoints = Checkpoints(run / "checkpoints")
+            latest = checkpoints.latest(identity)
+            assert latest is not None
+            named = [str(last / name) in problem for problem in checkpoints.problems]
+            found += (latest[1]["step"] == step and named == [True]) or repr(latest) == repr(whole)
+    tally(f"one flipped bit in `{name}` of the last checkpoint: the one before is used", found, len(bits))
+
+
+def test_a_damaged_line_of_the_log_of_an_unfinished_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    log = EpochLog(tmp_path / "metrics.jsonl")
+    log.draws = False
+    for epoch in (1, 2, 3):
+        log.add({"epoch": epoch, "lr": 0.1, "loss": {"one": 1.25 / epoch}})
+    capfd.readouterr()
+    with flipped(log.path or tmp_path, (tmp_path / "metrics.jsonl").read_bytes().index(b"1.25"), 1):
+        again = EpochLog(tmp_path / "metrics.jsonl")
+    assert [row["epoch"] for row in again.rows()] == [2, 3]
+    assert again.rows() == log.rows()[1:]
+    assert f"{tmp_path / 'metrics.jsonl'} is damaged: what line 1 said" in capfd.readouterr().err.replace("\n", "")
+
+
+@pytest.mark.parametrize("name", ["trunk.f16", "manifest.json"])
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_a_file_of_the_trunk_cache(
+    name: str, in_memory: bool, tmp_path: Path, full: bool, tally: Tally,
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(trunk_cache, "SHARD_ROWS", 5)
+
+    def opened() -> trunk_cache.CachedSource:
+        options = {"recipe": RECIPE, "n_views": 2, "seed": 0, "folder": tmp_path, "in_memory": in_memory}
+        return open_trunk_cache(make_table(12), make_encoder(), **options)  # type: ignore[arg-type]
+
+    folder, rows = opened().folder, np.arange(12)
+    file, data, whole = folder / name, (folder / "trunk.f16").read_bytes(), (folder / "manifest.json").read_bytes()
+    values = opened().view(rows, rows % 2, 0)
+    bits = positions(file, full)
+    found = 0
+    for position, bit in bits:
+        damaged = bytearray(file.read_bytes())
+        damaged[position] ^= 1 << bit
+        file.write_bytes(damaged)
+        capfd.readouterr()
+        same = bool((opened().view(rows, rows % 2, 0) == values).all())
+        said = capfd.readouterr().err.replace("\n", "")
+        mended = (folder / "trunk.f16").read_bytes() == data and (folder / "manifest.json").read_bytes() == whole
+        found += same and f"{file} is damaged" in said and mended
+        (folder / "trunk.f16").write_bytes(data)
+        (folder / "manifest.json").write_bytes(whole)
+    where = "in memory" if in_memory else "on disk"
+    tally(f"one flipped bit in `{name}` of a trunk cache read {where}: found and computed again", found, len(bits))

@@ -1,0 +1,86 @@
+"""What a run from a stranger says of its training rows, and what becomes of it in the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile import refused, within
+
+from rowssl import edit_run
+from rowssl.checkpoint import read_directory, write_directory
+from rowssl.errors import InputError
+from rowssl.run_files import rewrite
+from rowssl.stored_run import open_run
+
+NASTY = "</script><script>document.title = 'hit'</script><img src=x onerror=\"document.title = 'hit'\">"
+ANSWERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
+    "row of no class": lambda facts, rows: rows["head"].__setitem__(0, 99),
+    "row below all": lambda facts, rows: rows["second"].__setitem__(0, -1),
+    "label of no class": lambda facts, rows: rows["target"].__setitem__(0, 99),
+    "not finite": lambda facts, rows: rows["confidence"].__setitem__(0, float("nan")),
+    "endless feature": lambda facts, rows: rows["feature"].__setitem__((0, 0), float("inf")),
+    "no feature": lambda facts, rows: rows.pop("feature"),
+    "flat feature": lambda facts, rows: rows.update(feature=rows["confidence"].clone()),
+    "too few": lambda facts, rows: rows.update(head=rows["head"][:9]),
+    "one name less": lambda facts, rows: facts["names"].pop(),
+    "one path more": lambda facts, rows: facts["paths"].append("x"),
+    "a name that is none": lambda facts, rows: facts["names"].__setitem__(0, 7),
+    "a name with an escape": lambda facts, rows: facts["names"].__setitem__(0, "\x1b[31m"),
+    "names that are none": lambda facts, rows: facts.update(names=None),
+    "a path that is none": lambda facts, rows: facts["paths"].__setitem__(0, 7),
+    "no reason": lambda facts, rows: facts.update(skipped=[["x"]]),
+    "skipped nothing": lambda facts, rows: facts.update(skipped=None),
+    "picture of sizes": lambda facts, rows: facts.update(profile_svg=[1]),
+    "no data": lambda facts, rows: facts.pop("data"),
+    "data that are none": lambda facts, rows: facts.update(data={"x": 1}),
+    "facts that are none": lambda facts, rows: facts.update(facts=[1]),
+    "files elsewhere": lambda facts, rows: facts.update(files={"../../../../dev/zero": "0"}),
+    "known beyond": lambda facts, rows: facts.update(n_old=10**9),
+    "no seconds": lambda facts, rows: facts.update(seconds="x"),
+    "another model": lambda facts, rows: facts.update(identity="x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers_of_a_stranger(own_run: Path, name: str) -> None:
+    tensors, facts = read_directory(own_run / "answers")
+    ANSWERS[name](facts, tensors["rows"])
+    write_directory(own_run / "answers", tensors, facts)
+    with refused(seconds=30):
+        open_run(own_run)
+
+
+def test_any_text_of_a_stranger_is_text_in_the_report(own_run: Path) -> None:
+    tensors, facts = read_directory(own_run / "answers")
+    facts["names"] = [f"{NASTY}{i}" for i in range(len(facts["names"]))]
+    facts |= {"source": NASTY, "skipped": [[NASTY, NASTY]], "facts": {NASTY: NASTY, "n": 1}}
+    facts["profile_svg"] = f'<svg onload="document.title = 1"><script>{NASTY}</script></svg>'
+    write_directory(own_run / "answers", tensors, facts)
+    edit_run.rename(own_run, "a", NASTY[:200], report=False)
+    with within(megabytes=400):
+        rewrite(own_run)
+    text = (own_run / "report.html").read_text()
+    assert NASTY not in text
+    assert "<script>document" not in text
+    assert "onload=" not in text
+
+
+def test_numbers_of_a_stranger_in_the_report(own_run: Path) -> None:
+    """metrics.json and config.json may say anything that is JSON."""
+    tensors, facts = read_directory(own_run / "answers")
+    facts.pop("files", None)
+    write_directory(own_run / "answers", tensors, facts)
+    for text in ("[]", '"x"', "7", "[" * 100_000, "{", '{"classes": 3}', '{"tr_acc": {"all": "x"}}'):
+        (own_run / "metrics.json").write_text(text)
+        try:
+            rewrite(own_run)
+        except InputError:
+            continue
+    (own_run / "metrics.json").write_text("{}")
+    for text in ("[]", "7", "[" * 100_000, "{", '{"seed": -1}', '{"data": {"source": "\\u001b"}, "x": 1}'):
+        (own_run / "config.json").write_text(text)
+        with refused():
+            rewrite(own_run)

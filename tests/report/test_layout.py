@@ -1,0 +1,84 @@
+"""The map: neighbours stay neighbours, it is the same every time, an edit moves nothing, and PCA does where t-SNE cannot."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rowssl import edit_run
+from rowssl.report import layout as module
+from rowssl.report.build import build_report
+from rowssl.report.layout import layout, principal
+from rowssl.stored_run import open_run
+
+
+def classes(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Unit features of five classes in 16 dimensions, and which is which."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(5, size=rows)
+    x = np.eye(16)[truth] + 0.15 * rng.normal(size=(rows, 16))
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32), truth
+
+
+def neighbours_of_the_same_class(place: np.ndarray, truth: np.ndarray) -> float:
+    distance = np.linalg.norm(place[:, None] - place[None], axis=2)
+    np.fill_diagonal(distance, np.inf)
+    return float((truth[distance.argmin(1)] == truth).mean())
+
+
+def test_classes_come_apart_where_two_components_mix_them() -> None:
+    pytest.importorskip("openTSNE")
+    x, truth = classes(240)
+    place, how = layout(x)
+    assert how == "t-SNE"
+    assert place.shape == (240, 2)
+    assert neighbours_of_the_same_class(place, truth) > 0.97
+    assert neighbours_of_the_same_class(principal(x), truth) < 0.95
+    np.testing.assert_array_equal(place, layout(x)[0])
+
+
+def test_rows_beyond_the_limit_lie_beside_those_they_resemble(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openTSNE")
+    monkeypatch.setattr(module, "LAID_OUT", 120)
+    x, truth = classes(400)
+    place, _ = layout(x)
+    assert np.isfinite(place).all()
+    assert neighbours_of_the_same_class(place, truth) > 0.95
+
+
+@pytest.mark.parametrize("x", [np.ones((30, 8)) / 8**0.5, np.eye(4), np.ones((1, 3)), np.ones((9, 1))])
+def test_too_few_or_equal_rows_have_a_place(x: np.ndarray) -> None:
+    place, how = layout(x.astype(np.float32))
+    assert how == "PCA"
+    assert place.shape == (len(x), 2)
+    assert np.isfinite(place).all()
+
+
+def test_without_opentsne_it_is_pca(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = builtins.__import__
+
+    def no_tsne(name: str, *rest: Any, **more: Any) -> Any:
+        if name == "openTSNE":
+            raise ImportError(name)
+        return usual(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", no_tsne)
+    x, _ = classes(60)
+    place, how = layout(x)
+    assert how == "PCA"
+    np.testing.assert_array_equal(place, principal(x))
+
+
+def test_an_edit_moves_nothing_on_the_map(own_run: Path) -> None:
+    before = open_run(own_run)
+    assert before.answers.place is not None
+    assert before.facts["map"] in ("t-SNE", "PCA")
+    edit_run.split(own_run, "a", report=False)
+    after = open_run(own_run)
+    np.testing.assert_array_equal(before.answers.place, after.answers.place)
+    shown = build_report(after, np.array([], dtype=np.int64)).positions
+    np.testing.assert_array_equal(shown, before.answers.place)
