@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -30,3 +34,26 @@ def release(array: np.ndarray | None) -> None:
                 pages.madvise(mmap.MADV_DONTNEED)
             return
         array = array.base if isinstance(array.base, np.ndarray) else None
+
+
+@contextmanager
+def reused_blocks() -> Iterator[None]:
+    """Keep large blocks that are freed for the next ones, instead of asking the system for fresh pages each time.
+
+    The activations of a convolutional network are hundreds of megabytes a batch; zeroing fresh pages for them takes up to a
+    third of the time of a forward pass. Afterwards everything is given back. Does something with glibc alone.
+    """
+    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    mallopt, trim = getattr(library, "mallopt", None), getattr(library, "malloc_trim", None)
+    if mallopt is None or trim is None:
+        yield
+        return
+    threshold, most_maps = -1, -4  # M_TRIM_THRESHOLD, M_MMAP_MAX
+    mallopt(most_maps, 0)
+    mallopt(threshold, 2**31 - 1)
+    try:
+        yield
+    finally:
+        mallopt(most_maps, 65536)
+        mallopt(threshold, 128 * 1024)
+        trim(0)

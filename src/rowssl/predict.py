@@ -18,6 +18,7 @@ import numpy as np
 from rowssl.data.images import SUFFIXES, Skipped, open_image, printable
 from rowssl.data.table import Table, read_table
 from rowssl.errors import ImageError, InputError
+from rowssl.memory import reused_blocks
 from rowssl.model import BATCH, Model, Prediction
 
 COLUMNS = ("file", "class", "name", "kind", "confidence", "second", "far")
@@ -97,16 +98,17 @@ def _predict_pictures(
     pending: deque[tuple[range, list[Future[np.ndarray | str]]]] = deque()
     pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
     try:
-        while batches or pending:
-            while batches and len(pending) < AHEAD:
-                rows = batches.pop(0)
-                pending.append((rows, [pool.submit(load, row) for row in rows]))
-            rows, futures = pending.popleft()
-            views = [future.result() for future in futures]
-            good = [view for view in views if isinstance(view, np.ndarray)]
-            answers = iter(model.predict(model.trunk_of_views(np.stack(good))) if good else [])
-            for row, view in zip(rows, views, strict=True):
-                yield names[row], next(answers) if isinstance(view, np.ndarray) else view
+        with reused_blocks():
+            while batches or pending:
+                while batches and len(pending) < AHEAD:
+                    rows = batches.pop(0)
+                    pending.append((rows, [pool.submit(load, row) for row in rows]))
+                rows, futures = pending.popleft()
+                views = [future.result() for future in futures]
+                good = [view for view in views if isinstance(view, np.ndarray)]
+                answers = iter(model.predict(model.trunk_of_views(np.stack(good))) if good else [])
+                for row, view in zip(rows, views, strict=True):
+                    yield names[row], next(answers) if isinstance(view, np.ndarray) else view
     finally:
         pool.shutdown(cancel_futures=True)
 

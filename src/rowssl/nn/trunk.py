@@ -27,6 +27,7 @@ from rowssl import distributed
 from rowssl.data.table import Table
 from rowssl.data.views import ViewRecipe, all_views, clean_view, cut_view, make_view, prepare
 from rowssl.errors import InputError
+from rowssl.memory import reused_blocks
 from rowssl.nn.trunk_cache import FORMAT, CachedSource, Shard, TrunkStore, available_memory, cache_folder, readable_size
 from rowssl.progress import bar, err
 
@@ -228,22 +229,17 @@ def _compute(store: TrunkStore, source: FreshSource, *, progress: bool) -> None:
 
     def load(piece: Piece) -> np.ndarray:
         shard, begin = piece
-        rows = shard.rows[begin : begin + step].tolist()
-        return np.concatenate(
-            [
-                all_views(source.table.image(row), source.recipe, seed=source.seed, index=row, count=views)
-                for row in rows
-            ]
-        )
+        rows, options = shard.rows[begin : begin + step].tolist(), {"seed": source.seed, "count": views}
+        return np.concatenate([all_views(source.table.image(r), source.recipe, index=r, **options) for r in rows])
 
     values = np.empty((0, *store.shape), dtype=np.float16)
     # Pillow's warnings about odd files would be printed across the bar; what cannot be read raises.
     with (
-        warnings.catch_warnings(),
+        warnings.catch_warnings(action="ignore"),
         torch.inference_mode(),
+        reused_blocks(),
         bar("computing the trunk cache", images, enabled=progress) as display,
     ):
-        warnings.simplefilter("ignore")
         for (shard, begin), pictures in _prefetch(load, pieces, source.workers):
             if begin == 0:
                 values = np.empty((len(shard.rows), *store.shape), dtype=np.float16)
