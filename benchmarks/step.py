@@ -12,7 +12,6 @@ that of a process of its own for each variant, above what importing PyTorch take
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import subprocess
 import sys
@@ -124,7 +123,9 @@ def peak(name: str, size: str, rows: int, cache: Path) -> float:
 
 
 def resident() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Peak of this program in megabytes; getrusage would count what its parent held when it started this one."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def main() -> None:
@@ -151,7 +152,7 @@ def main() -> None:
             write_cache(cache, size, data(options.batch)[0])
             memory = {name: peak(name, size, options.batch, cache) for name in names}
             built = {name: variant(name, size, options.batch, cache) for name in names}
-            terms = {name: {key: float(value) for key, value in built[name][1]().items()} for name in names}
+            terms = {name: {key: value.item() for key, value in built[name][1]().items()} for name in names}
             apart = max(
                 abs(terms[name][key] - value) / abs(value)
                 for name in names[1:]
