@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -47,11 +46,6 @@ def mixture(rows: int, width: int, classes: int, seed: int, spread: float = 0.5)
     return x, truth
 
 
-def resident() -> float:
-    """Largest resident set so far, bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
-
-
 def child(options: argparse.Namespace) -> None:
     """One case; what was found as JSON."""
     warnings.simplefilter("ignore")  # scikit-learn warns about an iteration limit that all contestants share
@@ -60,6 +54,7 @@ def child(options: argparse.Namespace) -> None:
     from threadpoolctl import threadpool_limits
 
     from rowssl.cluster import assign, kmeans, semi_supervised_kmeans
+    from rowssl.memory import peak_memory
 
     torch.set_num_threads(options.threads)
     if options.case == "faiss":
@@ -70,7 +65,7 @@ def child(options: argparse.Namespace) -> None:
     kmeans(small, 4, n_init=1)  # the first call of a library pays for its start
     sklearn.cluster.KMeans(4, n_init=1).fit(small)
     folder, k = options.points.parent, options.k[0]
-    before = resident()
+    before = peak_memory()
     x = np.load(options.points)
     targets = np.load(folder / "targets.npy")
     start = np.load(folder / f"start-{k}.npy") if options.case_kind == "start" else None
@@ -97,7 +92,7 @@ def child(options: argparse.Namespace) -> None:
             init = "k-means++" if start is None else start
             fitted = sklearn.cluster.KMeans(k, init=init, algorithm=how, random_state=0, **shared).fit(x)
             centres, iterations = fitted.cluster_centers_, fitted.n_iter_
-    seconds, peak = time.perf_counter() - began, resident()
+    seconds, peak = time.perf_counter() - began, peak_memory()
     inertia = float(assign(x, centres)[1].double().sum())
     print(
         json.dumps(

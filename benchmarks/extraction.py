@@ -23,21 +23,21 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from step import random_vit
 
 from rowssl.data.table import Table, read_table
 from rowssl.data.views import view_recipe
 from rowssl.memory import reused_blocks
 from rowssl.nn.encoders import Encoder, build_encoder
 from rowssl.nn.trunk import open_trunk_cache
-from rowssl.nn.vit import ViT, split_vit, vit_architecture
+from rowssl.nn.vit import split_vit
 
 TARGET = 0.9
 
 
-def random_vit(side: int, size: str = "s") -> Encoder:
+def vit_encoder(side: int, size: str = "s") -> Encoder:
     """A ViT/16 with random weights: time does not depend on them."""
-    torch.manual_seed(0)
-    trunk, tail = split_vit(ViT(vit_architecture(size, 16)), 1)
+    trunk, tail = split_vit(random_vit(size), 1)
     tokens, width = 1 + (side // 16) ** 2, 384 if size == "s" else 768
     return Encoder(
         name=f"random ViT-{size.upper()}/16", trunk=trunk.eval().requires_grad_(False), tail=tail, trunk_shape=(tokens, width),
@@ -100,7 +100,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.pictures, options.side, options.file_side, options.batch, options.repeats = 12, 32, 48, 8, 1
-    encoder = build_encoder(options.encoder) if options.encoder else random_vit(options.side)
+    encoder = build_encoder(options.encoder) if options.encoder else vit_encoder(options.side)
     images = options.pictures * (1 + options.views)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -136,7 +136,7 @@ def child_fit(path: Path, classes: int, epochs: int | None, batch: int | None) -
         child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         assert child.stderr is not None
         said = child.stderr.read()
-        _, status, usage = os.wait4(child.pid, 0)
+        _, status, _usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode:
             raise SystemExit(f"{' '.join(command)} failed:\n{said[-2000:]}")
@@ -144,7 +144,7 @@ def child_fit(path: Path, classes: int, epochs: int | None, batch: int | None) -
         metrics = json.loads((run / "metrics.json").read_text())
         return {
             "seconds": time.perf_counter() - began,
-            "gb": usage.ru_maxrss / 1024**2,
+            "gb": metrics["peak_memory_mb"] / 1024,
             "report_mb": (run / "report.html").stat().st_size / 1e6,
             "tr_acc": metrics["tr_acc"]["all"],
         }

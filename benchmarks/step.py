@@ -25,6 +25,7 @@ import torch
 from public_step import PublicStep
 from torch import Tensor
 
+from rowssl.memory import peak_memory
 from rowssl.methods.dts import DTS
 from rowssl.nn.vit import ViT, split_vit, vit_architecture
 from rowssl.train import Optimisation, build_optimiser
@@ -122,12 +123,6 @@ def peak(name: str, size: str, rows: int, cache: Path) -> float:
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
 
 
-def resident() -> float:
-    """Peak of this program in megabytes; getrusage would count what its parent held when it started this one."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", default="s,b")
@@ -138,11 +133,11 @@ def main() -> None:
     options = parser.parse_args()
     names = ("public", "uncached", "cached")
     if options.only:
-        before = resident()
+        before = peak_memory()
         step, _ = variant(options.only, options.sizes, options.batch, options.cache)
         step()
         step()
-        print(resident() - before)
+        print((peak_memory() - before) / 2**20)
         return
     print(f"batch {options.batch}, {SIDE} px, {CLASSES} classes, queue {QUEUE}, {torch.get_num_threads()} threads")
     print("| encoder | variant | seconds a step | times as fast | peak memory MB | share |\n|---|---|---|---|---|---|")

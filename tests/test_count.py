@@ -9,7 +9,6 @@ from torch import nn
 
 from contract.problems import long_tailed
 from rowssl import count, count_search
-from rowssl.cluster import kmeans
 from rowssl.count import (
     CountData,
     CountEstimate,
@@ -19,7 +18,7 @@ from rowssl.count import (
     run_estimator,
     sample_rows,
 )
-from rowssl.count_search import Clusterings, brent, labelled_accuracy, merged, search, ward_merges
+from rowssl.count_search import brent, labelled_accuracy, resized, search
 from rowssl.data.loader import ArraySource
 from rowssl.errors import InputError
 
@@ -194,28 +193,14 @@ def test_a_sample_keeps_the_labelled_share_and_every_known_class():
     assert (np.diff(rows) > 0).all()
 
 
-def test_merging_follows_wards_rule_and_keeps_means():
-    from scipy.cluster.hierarchy import fcluster, linkage
-
-    x = torch.from_numpy(np.random.default_rng(5).normal(size=(40, 3)).astype(np.float32))
-    merges = ward_merges(x, torch.ones(40, dtype=torch.int64))
-    tree = linkage(x.double().numpy(), "ward")
-    for k in (1, 2, 7, 23, 40):
-        cluster = fcluster(tree, k, "maxclust")
-        expected = sorted(x.numpy()[cluster == c].mean(0).tolist() for c in np.unique(cluster))
-        found = merged(x, torch.ones(40, dtype=torch.int64), merges, k)
-        np.testing.assert_allclose(sorted(found.tolist()), expected, atol=1e-5)
-
-
-def test_shared_work_is_as_good_as_independent_runs():
-    x = torch.nn.functional.normalize(torch.from_numpy(blobs(12, 600)[0]), dim=1)
-    data = CountData(x, np.full(600, -1), 0, 3, 24)
-    cluster = Clusterings(data)
-    for k in (3, 7, 12, 24):
-        assert cluster(k).inertia <= 1.03 * kmeans(x, k, n_init=10).inertia
-    assert torch.equal(cluster(7).labels, Clusterings(data)(7).labels)  # whatever else was asked for
-
-
-def test_a_search_tries_every_k_of_a_short_range():
+def test_a_start_from_another_k_has_the_right_size():
     x = torch.from_numpy(blobs(6, 200)[0])
-    assert set(search(CountData(x, np.full(200, -1), 0, 5, 7)).scores) == {5, 6, 7}
+    found = search(CountData(x, np.full(200, -1), 0, 5, 7))
+    assert set(found.scores) == {5, 6, 7}
+    from rowssl.cluster import kmeans
+
+    result = kmeans(x, 6, n_init=1)
+    assert resized(x, result, 4, 0).shape == (4, 16)
+    grown = resized(x, result, 9, 0)
+    assert grown.shape == (9, 16)
+    torch.testing.assert_close(grown[:6], result.centers)

@@ -1,7 +1,7 @@
 """Contrastive affinity learning: which rows of a memory bank belong to the rows of a batch, and the loss that follows.
 
 Symbols: b batch rows, M bank rows, N = b + M nodes, K neighbours. Features are unit rows. No loop over samples; the graph is
-sparse (about K^2 entries a row), so that N = 4,352 costs one product of features, one top-k and a few sparse products.
+kept as lists of neighbours, so that N = 4,352 costs one product of features, one top-k and six sums over neighbours.
 """
 
 from __future__ import annotations
@@ -15,43 +15,40 @@ from torch import Tensor
 ROUNDING = 1e-5  # relative
 
 
-def consensus(neighbours: Tensor) -> tuple[Tensor, Tensor]:
-    """How often two nodes are neighbours together: (N, K) -> places (2, E), in order, and counts (E,), all above 0.
+class Consensus:
+    """C: how often two nodes are neighbours together, as a product with columns; never written out.
 
     A pair counts once for every node that has both among its K neighbours, and once for either being a neighbour of the
-    other. The counts are symmetric, and no node is paired with itself.
+    other; no node is paired with itself. With B (N, N) the neighbours of each node this is C = B^T B - D + B + B^T, D the diagonal
+    of B^T B. From K = 2 on no 0 of the products is lost to rounding: whatever D takes from stands beside a positive number.
     """
-    nodes, k = neighbours.shape
-    different = ~torch.eye(k, dtype=torch.bool, device=neighbours.device)
-    shared = (neighbours[:, :, None] * nodes + neighbours[:, None, :])[:, different]
-    itself = torch.arange(nodes, device=neighbours.device)[:, None]
-    pairs = torch.cat(
-        [shared.flatten(), (itself * nodes + neighbours).flatten(), (neighbours * nodes + itself).flatten()]
-    )
-    place, count = pairs.unique(return_counts=True)
-    return torch.stack([place // nodes, place % nodes]), count
+
+    def __init__(self, neighbours: Tensor) -> None:
+        nodes, k = neighbours.shape
+        self.neighbours = neighbours
+        self.chosen_by = neighbours.flatten().argsort(stable=True) // k  # B^T, node by node
+        times = torch.bincount(neighbours.flatten(), minlength=nodes)
+        self.begin = times.cumsum(0) - times
+        self.times = times[:, None]
+        self.total = k * (self.times + 1)  # of a row of C
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        """C x, (N, n) -> (N, n)."""
+        of_neighbours = F.embedding_bag(self.neighbours, x, mode="sum")  # B x
+        return (
+            F.embedding_bag(self.chosen_by, of_neighbours + x, self.begin, mode="sum") + of_neighbours - self.times * x
+        )
 
 
 def diffused_affinity(features: Tensor, rows: int, k: int) -> Tensor:
-    """The first `rows` rows of Q = A A A^T + I, A the row-normalised consensus graph: (N, d) -> (rows, N)."""
+    """The first `rows` rows of Q = A A A^T + I, A = C / row sums: (N, d) -> (rows, N)."""
     nodes = len(features)
     similarity = (features @ features.T).fill_diagonal_(-math.inf)
-    place, count = consensus(similarity.topk(min(k, nodes - 1), dim=1).indices)
-    count = count.to(features)
-    total = count.new_zeros(nodes).index_add_(0, place[0], count)
-
-    def graph(value: Tensor) -> Tensor:
-        return torch.sparse_coo_tensor(place, value, (nodes, nodes), check_invariants=False, is_coalesced=True)
-
-    normal, transposed = (
-        graph(count / total[place[0]]),
-        graph(count / total[place[1]]),
-    )  # A^T, for the counts are symmetric
-    first = place[1] < rows
-    start = count.new_zeros(nodes, rows)  # the first columns of A^T
-    start[place[0][first], place[1][first]] = (count / total[place[1]])[first]
-    spread = torch.sparse.mm(normal, torch.sparse.mm(transposed, start)).T
-    return spread + torch.eye(rows, nodes, dtype=spread.dtype, device=spread.device)
+    graph = Consensus(similarity.topk(min(k, nodes - 1), dim=1).indices)
+    first = torch.eye(nodes, rows, dtype=features.dtype, device=features.device)
+    columns = graph @ first / graph.total[:rows].T  # of A^T, for C is symmetric
+    spread = (graph @ (graph @ (columns / graph.total))) / graph.total
+    return (spread + first).T
 
 
 def bank_affinity(batch: Tensor, bank: Tensor, k: int, quantile: float) -> Tensor:
@@ -61,7 +58,7 @@ def bank_affinity(batch: Tensor, bank: Tensor, k: int, quantile: float) -> Tenso
     Graphs have many equal affinities; those at the threshold are left out, whichever way they were rounded.
     """
     affinity = diffused_affinity(torch.cat([batch, bank]), len(batch), k)
-    mean = affinity[affinity > 0].mean()
+    mean = affinity.sum() / (affinity > 0).sum()
     above = affinity[affinity > mean]
     threshold = above.quantile(quantile) if len(above) else mean
     return (affinity > threshold * (1 + ROUNDING))[:, len(batch) :]

@@ -69,9 +69,9 @@ def bench(
     cells = grid(
         content,
         methods=_methods(methods),
-        priors=_several(prior, str, "--prior") or [None],
-        gammas=_several(gamma, float, "--gamma") or [None],
-        seeds=_several(seeds, int, "--seeds") or [0],
+        priors=several(prior, str, "--prior") or [None],
+        gammas=several(gamma, float, "--gamma") or [None],
+        seeds=several(seeds, int, "--seeds") or [0],
         variants=[
             Variant(", ".join(filter(None, [counted, variant.name])), variant.overrides)
             for variant in _vary(vary or [])
@@ -114,10 +114,10 @@ def _data_keys(data: str, prior: str | None, gamma: str | None, root: Path | Non
 def _methods(text: str) -> list[str]:
     from rowssl.methods import METHODS
 
-    return list(METHODS) if text == "all" else _several(text, str, "--methods")
+    return list(METHODS) if text == "all" else several(text, str, "--methods")
 
 
-def _several(text: str | None, kind: Callable[[str], T], option: str) -> list[T]:
+def several(text: str | None, kind: Callable[[str], T], option: str) -> list[T]:
     """Values with commas between them, each once."""
     try:
         return list(dict.fromkeys(kind(part.strip()) for part in (text or "").split(",") if part.strip()))

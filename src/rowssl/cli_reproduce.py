@@ -44,7 +44,7 @@ def reproduce(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the cells, what is finished and the cost.")] = False,
 ) -> None:
     """Regenerate tables and figures of the paper: ours, the paper's, the difference, and which of its claims held."""
-    from rowssl.cli_bench import _several
+    from rowssl.cli_bench import several
     from rowssl.methods.dts_options import PRESETS
     from rowssl.reproduce.catalogue import ITEMS
     from rowssl.reproduce.plan import SCALES, SEEDS, Settings, choose
@@ -55,7 +55,7 @@ def reproduce(
     if not names and not show:
         raise InputError("name what to reproduce, or see what there is with `rowssl reproduce --list`.")
     settings = Settings(
-        out=out, seeds=tuple(_several(seeds, int, "--seeds")) or SEEDS[scale], scale=scale,
+        out=out, seeds=tuple(several(seeds, int, "--seeds")) or SEEDS[scale], scale=scale,
         data_root=None if data_root is None else str(data_root), encoder=encoder, image_size=image_size, tail=tail, views=views,
         cache=None if cache is None else str(cache), epochs=epochs, preset=preset,
     )  # fmt: skip

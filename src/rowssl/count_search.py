@@ -18,8 +18,8 @@ from rowssl.progress import bar
 from rowssl.semi_kmeans import KMeansResult
 
 EVALUATIONS = 24  # of the search, at the most
+NEAR = 0.05  # a clustering this close in k starts the next one: a quarter of the time for 0.3 % more inertia
 MANY = 4_000  # rows from which one k-means run has to do
-POLISH = 20  # k-means iterations from merged clusters, at the most
 SILHOUETTE_ROWS = 2_000
 
 
@@ -43,12 +43,13 @@ def search(data: CountData, *, balanced: bool = False) -> CountEstimate:
     """
     known = data.labelled
     scores: dict[int, float] = {}
-    cluster = Clusterings(data)
+    done: dict[int, KMeansResult] = {}
     with bar("counting classes, values of k tried") as progress:
 
         def score(k: int) -> float:
             if k not in scores:
-                found = cluster(k).labels.numpy()
+                done[k] = _cluster(data, k, done)
+                found = done[k].labels.numpy()
                 if data.n_old:
                     good = labelled_accuracy(found[known], data.target[known], k, data.n_old, balanced=balanced)
                 else:
@@ -79,65 +80,24 @@ def standard_error(accuracy: float, data: CountData, balanced: bool) -> float:
     return float(np.sqrt(max(accuracy * (1 - accuracy), 1e-6) / max(1.0, rows)))
 
 
-class Clusterings:
-    """k-means for any k up to a largest one, with the work shared: clusters of the largest k are merged, then polished.
-
-    Merging by Ward's rule, the pair whose union raises the inertia least, costs nothing beside k-means, and a clustering does
-    not depend on which others were asked for.
-    """
-
-    def __init__(self, data: CountData) -> None:
-        self.data = data
-        starts = 1 if len(data.x) >= MANY else 3
-        found = kmeans(data.x, data.high, seed=data.seed, n_init=starts, max_iter=POLISH)
-        self.centres = found.centers
-        self.sizes = torch.bincount(found.labels, minlength=data.high)
-        self.merges = ward_merges(self.centres, self.sizes)
-
-    def __call__(self, k: int) -> KMeansResult:
-        return kmeans(self.data.x, k, init=merged(self.centres, self.sizes, self.merges, k), max_iter=POLISH)
+def _cluster(data: CountData, k: int, done: dict[int, KMeansResult]) -> KMeansResult:
+    """k-means, from the centres of a k close by where there is one."""
+    near = min(done, key=lambda other: (abs(other - k), other), default=None)
+    if near is None or abs(near - k) > NEAR * k:
+        return kmeans(data.x, k, seed=data.seed, n_init=1 if len(data.x) >= MANY else 3)
+    return kmeans(data.x, k, init=resized(data.x, done[near], k, data.seed))
 
 
-def ward_merges(centres: torch.Tensor, sizes: torch.Tensor) -> list[tuple[int, int]]:
-    """Pairs (i, j), i < j, in the order in which cluster j joins cluster i until one is left."""
-    c, n = centres.double().numpy().copy(), np.maximum(sizes.numpy().astype(float), 1e-9)
-    norms = (c * c).sum(1)
-    cost = np.maximum(norms[:, None] + norms - 2 * c @ c.T, 0) * (n[:, None] * n / (n[:, None] + n))
-    np.fill_diagonal(cost, np.inf)
-    partner = cost.argmin(1)
-    least = cost[np.arange(len(c)), partner]
-    merges = []
-    for _ in range(len(c) - 1):
-        one = int(least.argmin())
-        i, j = sorted((one, int(partner[one])))
-        merges.append((i, j))
-        c[i] = (n[i] * c[i] + n[j] * c[j]) / (n[i] + n[j])
-        n[i] += n[j]
-        least[j] = cost[j, :] = cost[:, j] = np.inf
-        alive = np.isfinite(least)
-        fresh = ((c - c[i]) ** 2).sum(1) * (n * n[i] / (n + n[i]))
-        fresh[~alive] = fresh[i] = np.inf
-        cost[i, :] = cost[:, i] = fresh
-        closer = fresh < least
-        lost = alive & ~closer & ((partner == i) | (partner == j))
-        partner[closer], least[closer] = i, fresh[closer]
-        for row in {i, *np.flatnonzero(lost).tolist()}:
-            partner[row] = cost[row].argmin()
-            least[row] = cost[row, partner[row]]
-    return merges
-
-
-def merged(centres: torch.Tensor, sizes: torch.Tensor, merges: list[tuple[int, int]], k: int) -> torch.Tensor:
-    """Centres of the k clusters that the first merges leave, (k, d)."""
-    group = np.arange(len(centres))
-    for i, j in merges[: len(centres) - k]:
-        group[group == j] = i
-    place = torch.from_numpy(np.unique(group, return_inverse=True)[1])
-    weight = sizes.double().clamp_min(1e-9)
-    sums = torch.zeros(k, centres.shape[1], dtype=torch.float64).index_add_(
-        0, place, centres.double() * weight[:, None]
-    )
-    return (sums / torch.zeros(k, dtype=torch.float64).index_add_(0, place, weight)[:, None]).float()
+def resized(x: torch.Tensor, found: KMeansResult, k: int, seed: int) -> torch.Tensor:
+    """Centres of another number of clusters to start from: far rows added, or the smallest clusters left out."""
+    centres = found.centers
+    if k <= len(centres):
+        sizes = torch.bincount(found.labels, minlength=len(centres))
+        return centres[sizes.argsort(descending=True, stable=True)[:k].sort().values]
+    distance = (x - centres[found.labels]).square().sum(1).double().numpy() + 1e-12
+    rng = np.random.default_rng([seed, 33, k])
+    rows = rng.choice(len(x), k - len(centres), replace=False, p=distance / distance.sum())
+    return torch.cat([centres, x[rows]])
 
 
 def brent(low: int, high: int, score: Callable[[int], float]) -> None:

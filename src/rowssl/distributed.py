@@ -21,6 +21,11 @@ def start() -> None:
         dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
 
 
+def device(asked: str) -> torch.device:
+    """The device by its name; auto is a GPU where there is one."""
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked)
+
+
 def rank() -> int:
     """This process's number; 0 without torchrun."""
     return dist.get_rank() if dist.is_initialized() else 0

@@ -5,7 +5,6 @@ The same command continues a run that was killed: finished parts (trunk cache, c
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from rowssl.evaluate import Evaluation
 from rowssl.features import Features, open_features
 from rowssl.identity import identities
 from rowssl.judge import judge, tail_measure
+from rowssl.memory import peak_memory
 from rowssl.methods import build_method, check_method
 from rowssl.methods.base import Method
 from rowssl.nn.convnet import ConvNet
@@ -82,9 +82,7 @@ def fit(config: RunConfig, out: Path | None = None, *, problem: Problem | None =
 
 def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: bool) -> Run:
     began = time.monotonic()
-    device = torch.device(
-        ("cuda" if torch.cuda.is_available() else "cpu") if config.train.device == "auto" else config.train.device
-    )
+    device = distributed.device(config.train.device)
     problem = problem or load_problem(config.data)
     tell_skipped(problem)
     start = open_start(config.start, out)
@@ -128,7 +126,7 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
         **(evaluation.metrics if evaluation else {}),
         "classes": {"heads": classes, "how": how, "estimated": len(np.unique(answers.head))},
         "seconds": round(seconds, 2),
-        "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        "peak_memory_mb": round(peak_memory() / 2**20, 1),
         "seed": config.seed,
         "method": config.method.name,
         "identity": identity,

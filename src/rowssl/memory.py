@@ -1,11 +1,12 @@
-"""How much memory is left, and giving some back."""
+"""How much memory is left, how much was used, and when it is given back."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +26,18 @@ def available_memory() -> int:
     return min(limits, default=0)
 
 
+def peak_memory() -> int:
+    """The most bytes that this program has had in memory.
+
+    Linux says it of the program itself; getrusage would count what its parent held when it started this one.
+    """
+    try:
+        return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
+    except (OSError, IndexError, ValueError):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
 def release(array: np.ndarray | None) -> None:
     """Let go of the pages of an array that is memory-mapped for reading; of any other array nothing."""
     while array is not None:
@@ -36,6 +49,18 @@ def release(array: np.ndarray | None) -> None:
         array = array.base if isinstance(array.base, np.ndarray) else None
 
 
+def _malloc(name: str) -> Callable[..., int] | None:
+    """A function of glibc's allocator, where there is one."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+
+
+def give_blocks_back() -> None:
+    """From now on return what large blocks took as soon as they are freed: glibc soon keeps up to 32 MB of each for later."""
+    if mallopt := _malloc("mallopt"):
+        mallopt(-3, 2**20)  # M_MMAP_THRESHOLD: blocks from 1 MB on are maps of their own
+        mallopt(-8, 4)  # M_ARENA_MAX
+
+
 @contextmanager
 def reused_blocks() -> Iterator[None]:
     """Keep large blocks that are freed for the next ones, instead of asking the system for fresh pages each time.
@@ -43,8 +68,7 @@ def reused_blocks() -> Iterator[None]:
     The activations of a convolutional network are hundreds of megabytes a batch; zeroing fresh pages for them takes up to a
     third of the time of a forward pass. Afterwards everything is given back. Does something with glibc alone.
     """
-    library = ctypes.CDLL(None) if sys.platform == "linux" else None
-    mallopt, trim = getattr(library, "mallopt", None), getattr(library, "malloc_trim", None)
+    mallopt, trim = _malloc("mallopt"), _malloc("malloc_trim")
     if mallopt is None or trim is None:
         yield
         return

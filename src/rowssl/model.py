@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rowssl import distributed
 from rowssl.checkpoint import read_directory, write_directory
 from rowssl.edits import Edits
 from rowssl.errors import InputError
@@ -245,9 +246,7 @@ def load_model(run_or_model_dir: str | Path, *, encoder: str | None = None, devi
         raise
     except Exception as error:  # torch names a missing tensor in a RuntimeError, and many other things in others
         raise InputError(f"{folder} does not hold a whole model: {' '.join(str(error).split())[:160]}.") from error
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    network.to(device)
+    network.to(distributed.device(device))
     return Model(facts, replace(built, tail=tail, out_dim=facts["encoder"]["out_dim"]), network, edits)
 
 

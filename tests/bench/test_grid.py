@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rowssl import cli
+from command import rowssl
 from rowssl.bench import cell, engine
 from rowssl.bench.cells import Cell, grid, read_result, read_results
 from rowssl.bench.cost import plan
@@ -28,14 +28,7 @@ BASE = {"data": {"name": "digits"}, "encoder": {"name": "pixels", "views": 2}, "
 
 def bench(*arguments: object) -> int:
     """The command in this process; its exit code."""
-    before, sys.argv = sys.argv, ["rowssl", "bench", *QUICK, *map(str, arguments)]
-    try:
-        cli.main()
-        return 0
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = before
+    return rowssl("bench", *QUICK, *arguments)
 
 
 WHOLE = ("--methods", "kmeans,simgcd", "--prior", "match,mismatch", "--seeds", "0,1", "--epochs", 2, "--workers", 0)

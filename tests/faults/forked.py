@@ -1,8 +1,8 @@
 """Commands as child processes that can be killed at any moment, without waiting for Python and torch to start each time.
 
 `python -m faults.forked` imports everything once; each request, a line of JSON, forks a child from there that runs the
-real command line (or a function of a test module) with its output in files. A request may say after how many seconds the child is
-sent SIGKILL; the answer, another line of JSON, says how it ended.
+real command line (or a function of a test module) with its output in files. A request may say after how many seconds, or after how
+many seconds of computing, the child is sent SIGKILL; the answer, another line of JSON, says how it ended.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -30,10 +31,11 @@ LIMIT = 300.0  # seconds after which a child hangs
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended: exit code (negative: a signal), seconds, and what it said."""
+    """How a child ended: exit code (negative: a signal), seconds, those it computed, and what it said."""
 
     code: int
     seconds: float
+    spent: float
     out: str
     err: str
 
@@ -66,13 +68,37 @@ class Forked:
         print(json.dumps(request), file=self.process.stdin, flush=True)
         return Ended(**json.loads(self.process.stdout.readline()))
 
-    def rowssl(self, *arguments: object, kill: float | None = None, once: str = "") -> Ended:
-        """The command line; `kill` seconds from its start, or from the moment a path matches `once`, it is killed."""
-        return self._ask(call="rowssl.cli:main", argv=["rowssl", *map(str, arguments)], kill=kill, once=once)
+    def rowssl(
+        self, *arguments: object, kill: float | None = None, once: str = "", spent: float | None = None
+    ) -> Ended:
+        """The command line; killed `kill` seconds from its start, or from the moment a path matches `once`, or as soon as it
+        has computed for `spent` seconds, which is as far into a run on a busy machine as on an idle one."""
+        argv = ["rowssl", *map(str, arguments)]
+        return self._ask(call="rowssl.cli:main", argv=argv, kill=kill, once=once, spent=spent)
 
-    def call(self, function: str, *arguments: object, kill: float | None = None, once: str = "") -> Ended:
+    def call(self, function: str, *arguments: object, spent: float | None = None) -> Ended:
         """`module:function` with text arguments."""
-        return self._ask(call=function, arguments=list(map(str, arguments)), kill=kill, once=once)
+        return self._ask(call=function, arguments=list(map(str, arguments)), kill=None, once="", spent=spent)
+
+
+def processes_below(parent: int) -> list[int]:
+    """Children of a process; none when it has gone."""
+    found: list[int] = []
+    for file in Path(f"/proc/{parent}/task").glob("*/children"):
+        with suppress(OSError):
+            found += map(int, file.read_text().split())
+    return found
+
+
+def computed(pid: int) -> float:
+    """Seconds that a process and all below it have computed."""
+    try:
+        times = (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]
+        )  # own, and of children that ended
+    except OSError:
+        return 0.0
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK") + sum(map(computed, processes_below(pid)))
 
 
 def child(request: dict[str, Any], out: int, err: int) -> None:
@@ -107,14 +133,15 @@ def serve_one(request: dict[str, Any]) -> dict[str, Any]:
             child(request, out.fileno(), err.fileno())
         limit = began + LIMIT if request["kill"] is None or request["once"] else began + request["kill"]
         while True:
-            ended, status = os.waitpid(pid, os.WNOHANG)
+            ended, status, usage = os.wait4(pid, os.WNOHANG)
             if ended:
                 break
             if request["once"] and list(Path("/").glob(request["once"].lstrip("/"))):
                 limit, request["once"] = min(limit, time.monotonic() + request["kill"]), ""
-            if time.monotonic() >= limit:
+            enough = request["spent"] is not None and computed(pid) >= request["spent"]
+            if enough or time.monotonic() >= limit:
                 os.kill(pid, signal.SIGKILL)
-                _, status = os.waitpid(pid, 0)
+                _, status, usage = os.wait4(pid, 0)
                 break
             time.sleep(SLICE)
         said = []
@@ -122,7 +149,8 @@ def serve_one(request: dict[str, Any]) -> dict[str, Any]:
             stream.seek(0)
             said.append(stream.read().decode(errors="replace"))
         code = os.waitstatus_to_exitcode(status)
-        return {"code": code, "seconds": time.monotonic() - began, "out": said[0], "err": said[1]}
+        seconds, spent = time.monotonic() - began, usage.ru_utime + usage.ru_stime
+        return {"code": code, "seconds": seconds, "spent": spent, "out": said[0], "err": said[1]}
 
 
 def main() -> None:

@@ -13,22 +13,17 @@ from torch import Tensor
 
 from contract.problems import Problem, build, feed_of, long_tailed
 from reference import naive
+from reference.steps import TOLERANCE, compare_steps
 from rowssl.errors import InputError
 from rowssl.losses import entropy_gap
 from rowssl.methods.oracle import true_prior_of_heads
 from rowssl.methods.orca import ORCA, positive_pairs
 from rowssl.types import Batch
 
-TOLERANCE = 1e-6
-
 
 @pytest.fixture(scope="module")
 def tiny() -> Problem:
     return long_tailed(48, known=3, novel=3, dim=7, views=3)
-
-
-def double(batch: Batch) -> Batch:
-    return replace(batch, views=tuple(view.double() for view in batch.views))
 
 
 def arrays(method: torch.nn.Module) -> dict[str, np.ndarray]:
@@ -82,21 +77,9 @@ def by_loops(weights: dict[str, np.ndarray], batch: Batch, raised: float) -> dic
 )
 def test_steps_are_the_loops(tiny: Problem, options: dict[str, Any], u: float, raised: float) -> None:
     feed = feed_of(tiny, epochs=4, batch_size=12)
-    method = build("orca", tiny, **options).double()
+    method = build("orca", tiny, **options)
     method.u_bar.fill_(u)
-    optimiser = torch.optim.SGD(method.parameters(), lr=0.05)
-    for step in (0, 1, 2, feed.steps - 1):
-        batch = double(feed.batch(step))
-        result = method.loss(batch)
-        expected = by_loops(arrays(method), batch, raised)
-        assert set(result.losses) == set(expected)
-        for name, value in expected.items():
-            assert abs(result.losses[name].item() - value) <= TOLERANCE, (step, name)
-        optimiser.zero_grad()
-        sum(result.losses.values()).backward()
-        assert all(torch.isfinite(p.grad).all() for p in method.parameters())
-        optimiser.step()
-        method.after_step(batch, result)
+    compare_steps(method, feed, (0, 1, 2, feed.steps - 1), lambda weights, batch: by_loops(weights, batch, raised))
 
 
 def test_weights_scale_their_terms_alone(tiny: Problem) -> None:

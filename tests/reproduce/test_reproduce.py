@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 from small_data import make_all
 
-from rowssl import cli
+from command import rowssl
 from rowssl.bench.results import COLUMNS
 from rowssl.reproduce.catalogue import ITEMS
 from rowssl.reproduce.plan import Settings, planned
@@ -31,15 +30,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def reproduce(place: Path, *arguments: object) -> int:
     """The command in this process; its exit code."""
-    whole = ["rowssl", "reproduce", *QUICK, "--data-root", place / "data", "--out", place / "out", *arguments]
-    before, sys.argv = sys.argv, list(map(str, whole))
-    try:
-        cli.main()
-        return 0
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = before
+    return rowssl("reproduce", *QUICK, "--data-root", place / "data", "--out", place / "out", *arguments)
 
 
 def settings(place: Path) -> Settings:

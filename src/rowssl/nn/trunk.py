@@ -27,8 +27,8 @@ from rowssl import distributed
 from rowssl.data.table import Table
 from rowssl.data.views import ViewRecipe, all_views, clean_view, cut_view, make_view, prepare
 from rowssl.errors import InputError
-from rowssl.memory import reused_blocks
-from rowssl.nn.trunk_cache import FORMAT, CachedSource, Shard, TrunkStore, available_memory, cache_folder, readable_size
+from rowssl.memory import available_memory, reused_blocks
+from rowssl.nn.trunk_cache import FORMAT, CachedSource, Shard, TrunkStore, cache_folder, readable_size
 from rowssl.progress import bar, err
 
 if TYPE_CHECKING:

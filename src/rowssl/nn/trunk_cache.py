@@ -27,7 +27,6 @@ from torch import Tensor
 
 from rowssl.checkpoint import own_hash, tidy, write_text
 from rowssl.errors import InputError
-from rowssl.memory import available_memory as available_memory  # also for `trunk`
 from rowssl.progress import bar, track
 
 FORMAT = 1

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import secrets
 import socket
-import sys
 from pathlib import Path
 
 from rowssl.errors import InputError
@@ -44,13 +42,14 @@ def serve(
         raise InputError(
             f"`rowssl serve` needs packages that are not installed ({error.name}): pip install 'rowssl[serve]'."
         ) from error
+    from rowssl.memory import give_blocks_back
     from rowssl.progress import err, out
     from rowssl.serve.app import create_app
     from rowssl.serve.connection import Connection
     from rowssl.serve.guard import is_loopback
     from rowssl.serve.served import Served
 
-    _give_memory_back()
+    give_blocks_back()
     token = _token(token, needed=not is_loopback(host))
     with _listen(host, port) as listener:  # before the model is loaded: a taken port is said at once
         err.print(f"loading {run}", markup=False, soft_wrap=True)
@@ -72,14 +71,6 @@ def serve(
             uvicorn.Server(config).run(sockets=[listener])
         except KeyboardInterrupt:
             err.print("ended", markup=False)
-
-
-def _give_memory_back() -> None:
-    """Have the C library return what large pictures took: by itself glibc soon keeps blocks of up to 32 MB for later."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(-3, 2**20)  # M_MMAP_THRESHOLD: blocks from 1 MB on are maps of their own
-        mallopt(-8, 4)  # M_ARENA_MAX
 
 
 def _token(token: str | None, *, needed: bool) -> str:
