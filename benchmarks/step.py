@@ -18,12 +18,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from public_step import PublicStep
-from torch import Tensor
+from torch import Tensor, nn
 
 from rowssl.memory import peak_memory
 from rowssl.methods.dts import DTS
@@ -42,14 +43,22 @@ def random_vit(size: str) -> ViT:
     return vit
 
 
-def random_method(size: str) -> DTS:
+def last_block(size: str, cache: Path) -> nn.Module:
+    """The tail alone, without a trunk in memory, with the weights that `write_cache` left."""
+    _, tail = split_vit(ViT(replace(vit_architecture(size, 16), depth=1)), 1)
+    tail.load_state_dict(torch.load(cache.with_suffix(".pt"), weights_only=True))
+    return tail
+
+
+def random_method(tail: nn.Module) -> DTS:
     """DTS on the last block, with a full queue and prototypes as after some epochs."""
-    _, tail = split_vit(random_vit(size), 1)
     method = DTS(tail, n_old=CLASSES // 2, n_classes=CLASSES, n_rows=10**5, preset="paper", queue_size=QUEUE)
     generator = torch.Generator().manual_seed(1)
     method.queue.fill_randomly(-1, generator)
     method.queue.labels.copy_(torch.randint(-1, CLASSES // 2, (QUEUE,), generator=generator))
-    method.prototypes.copy_(torch.nn.functional.normalize(torch.randn(CLASSES, method.queue.keys.shape[1]), dim=1))
+    method.prototypes.copy_(
+        torch.nn.functional.normalize(torch.randn(method.prototypes.shape, generator=generator), dim=1)
+    )
     method.u.uniform_(0, 0.1, generator=generator)
     return method
 
@@ -88,18 +97,19 @@ def data(rows: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
 
 @torch.no_grad()
 def write_cache(path: Path, size: str, pixels: tuple[Tensor, Tensor]) -> None:
-    """Trunk outputs of both views, (2, B, T, d) float16."""
-    trunk, _ = split_vit(random_vit(size), 1)
+    """Trunk outputs of both views, (2, B, T, d) float16, and the tail's weights beside them."""
+    trunk, tail = split_vit(random_vit(size), 1)
+    torch.save(tail.state_dict(), path.with_suffix(".pt"))
     np.save(path, np.stack([trunk(view).half().numpy() for view in pixels]))
 
 
 def variant(name: str, size: str, rows: int, cache: Path) -> tuple[Callable[[], None], Callable[[], dict[str, Tensor]]]:
     """A function that does one step, and one that only finds the losses."""
+    ours = OurStep(random_method(last_block(size, cache)))
     if name == "public":
         pixels, target = data(rows)
-        public = PublicStep(random_vit(size), random_method(size))
+        public = PublicStep(random_vit(size), ours.method)
         return lambda: public.step(pixels, target, 0), lambda: public.loss(pixels, target, 0)
-    ours = OurStep(random_method(size))
     if name == "uncached":
         pixels, target = data(rows)
         trunk, _ = split_vit(random_vit(size), 1)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from rowssl.checkpoint import check_format, read_directory, sha256_of
 from rowssl.config import DataConfig, RunConfig, build_config
 from rowssl.data.images import Skipped
 from rowssl.data.table import Table
-from rowssl.edits import Edits
+from rowssl.edits import Applied, Edits
 from rowssl.epoch_log import read_lines
 from rowssl.errors import InputError
 from rowssl.evaluate import Evaluation, evaluate
@@ -116,11 +116,9 @@ def _read(folder: Path, edits: Edits, images: bool) -> StoredRun:
         names = ClassIds(
             tuple(one.id for one in edits.classes), sum(one.known for one in edits.classes), tuple(edits.names.values())
         )
-        score = HeadScores.load(folder)
-        answers, targets = _edited(edits, score, trained, problem)
-        test_head = None
-        if test is not None:
-            test_head = edits.apply(*score(test["feature"]), test["head"]).label
+        apply = EditedHeads(edits, folder)
+        answers, targets = _edited(edits, apply, trained, problem)
+        test_head = None if test is None else apply(test["feature"], test["head"]).label
     evaluation = _judge(problem, answers, test_head, None if test is None else test["truth"], len(names.ids))
     problem = replace(problem, targets=targets)
     return StoredRun(
@@ -162,31 +160,32 @@ def _table(facts: dict[str, Any], count: int, images: bool) -> tuple[Table, str]
     return replace(table, images=whole.images, paths=whole.paths), ""
 
 
-class HeadScores:
-    """Stored features -> probabilities of the heads and unit features, as `Edits.apply` takes them."""
+class EditedHeads:
+    """Stored features in terms of the edited classes, by the trained heads; in parts, so that no rows x classes are held."""
 
-    def __init__(self, classifier: CosineClassifier, temperature: float) -> None:
-        self.classifier, self.temperature = classifier, temperature
-
-    @classmethod
-    def load(cls, run: str | Path) -> HeadScores:
+    def __init__(self, edits: Edits, run: str | Path) -> None:
         tensors, facts = read_directory(model_folder(run))
         check_sizes(facts, tensors, model_folder(run))
-        classifier = CosineClassifier(facts["encoder"]["out_dim"], len(facts["classes"]))
-        classifier.load_state_dict(tensors["classifier"])
-        return cls(classifier, facts["temperature"])
+        self.edits, self.temperature = edits, facts["temperature"]
+        self.classifier = CosineClassifier(facts["encoder"]["out_dim"], len(facts["classes"]))
+        self.classifier.load_state_dict(tensors["classifier"])
 
     @torch.no_grad()
-    def __call__(self, feature: np.ndarray) -> tuple[Tensor, Tensor]:
-        z = F.normalize(torch.from_numpy(np.asarray(feature, dtype=np.float32)), dim=1)
-        return torch.cat([F.softmax(self.classifier(part) / self.temperature, dim=1) for part in z.split(CHUNK)]), z
+    def __call__(self, feature: np.ndarray, head: np.ndarray, names: Sequence[str] = ()) -> Applied:
+        """As `Edits.apply`, of features (N, d) and the heads (N,) they belong to."""
+        found = []
+        for begin in range(0, max(1, len(feature)), CHUNK):
+            part = slice(begin, begin + CHUNK)
+            z = F.normalize(torch.from_numpy(np.asarray(feature[part], dtype=np.float32)), dim=1)
+            probability = F.softmax(self.classifier(z) / self.temperature, dim=1)
+            found.append(self.edits.apply(probability, z, head[part], names[part]))
+        return Applied(*(np.concatenate([getattr(one, field.name) for one in found]) for field in fields(Applied)))
 
 
-def _edited(edits: Edits, score: HeadScores, trained: Answers, problem: Problem) -> tuple[Answers, np.ndarray]:
+def _edited(edits: Edits, apply: EditedHeads, trained: Answers, problem: Problem) -> tuple[Answers, np.ndarray]:
     """Answers and targets in terms of the edited classes."""
     names = problem.table.names
-    probability, z = score(trained.feature)
-    applied = edits.apply(probability, z, trained.head, names)
+    applied = apply(trained.feature, trained.head, names)
     # The rounding of stored features must not show in classes nobody touched.
     whole = np.array([len(one.leaves) == 1 and not one.leaves[0].path for one in edits.classes])
     moved = np.array([name in edits.moves for name in names], dtype=bool)
@@ -195,7 +194,7 @@ def _edited(edits: Edits, score: HeadScores, trained: Answers, problem: Problem)
     targets = np.full(len(names), -1, dtype=np.int64)
     labelled = np.flatnonzero(problem.targets >= 0)
     if len(labelled):
-        targets[labelled] = edits.apply(probability[labelled], z[labelled], problem.targets[labelled]).label
+        targets[labelled] = apply(trained.feature[labelled], problem.targets[labelled]).label
     return answers, np.where(moved, applied.label, targets)
 
 

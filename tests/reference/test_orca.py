@@ -60,7 +60,7 @@ def by_loops(weights: dict[str, np.ndarray], batch: Batch, raised: float) -> dic
     pairs = [-math.log(naive.dot(p[0][i], p[1][j])) for i, j in enumerate(mates)]
     return {
         "classification": sum(supervised) / len(supervised) if supervised else 0.0,
-        "pairwise": sum(pairs) / len(pairs),
+        "pairwise": 0.3 * sum(pairs) / len(pairs),
         "entropy": naive.entropy_gap(p[0]),
     }
 

@@ -32,7 +32,7 @@ class ORCA(Method):
         scale: float = 10.0,  # s: inverse temperature of the cosine logits
         margin: str = "uncertainty",  # lambda u_bar; "fixed": always at its cap; "zero": plain cross-entropy
         margin_cap: float = 0.5,  # the margin is at most scale times this
-        eta_pair: float = 1.0,  # eta_1
+        eta_pair: float = 0.3,  # eta_1; 1 in the paper, with batches of 512 and nearer neighbours
         eta_prior: float = 1.0,  # eta_2
         prior: str = "uniform",  # P(y) that R assumes for a batch; "true_prior": oracle
         oracle_truth: Tensor | None = None,  # (N,) true classes, read by the true_prior oracle only
