@@ -178,6 +178,9 @@ def fit(
     image_size: Annotated[int | None, typer.Option(help="Side of the encoder's input in pixels.")] = None,
     views: Annotated[int | None, typer.Option(help="Cached augmented views per image; 0 = augment on the fly.")] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder of the trunk cache [$ROWSSL_CACHE].")] = None,
+    cache_workers: Annotated[
+        int | None, typer.Option("--cache-workers", help="Processes that fill the trunk cache [1].")
+    ] = None,
     method: Annotated[str | None, typer.Option(help=METHOD_HELP)] = None,
     classes: Annotated[
         str | None, typer.Option(help="Number of classes, auto (estimated) or oracle (the truth's).")
@@ -206,7 +209,8 @@ def fit(
         "data.split": split_file, "data.protocol": protocol, "data.setting": setting, "data.gamma": gamma,
         "data.prior": prior, "data.known": parse_known(known), "data.max_bad": max_bad, "encoder.name": encoder,
         "encoder.tail": tail,
-        "encoder.image_size": image_size, "encoder.views": views, "encoder.cache": cache, "method.name": method,
+        "encoder.image_size": image_size, "encoder.views": views, "encoder.cache": cache,
+        "encoder.cache_workers": cache_workers, "method.name": method,
         "classes": parse_classes(classes), "train.epochs": epochs,
         "train.batch_size": batch_size, "train.lr": lr, "seed": seed, "train.device": device,
     }  # fmt: skip

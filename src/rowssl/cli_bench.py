@@ -35,6 +35,9 @@ def bench(
     image_size: Annotated[int | None, typer.Option(help="Side of the encoder's input in pixels.")] = None,
     views: Annotated[int | None, typer.Option(help="Cached augmented views per image; 0 = augment on the fly.")] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder of the trunk cache [$ROWSSL_CACHE].")] = None,
+    cache_workers: Annotated[
+        int | None, typer.Option("--cache-workers", help="Processes that fill the trunk cache [1].")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs [200, fewer for large data].")] = None,
     config: Annotated[list[Path] | None, typer.Option(help="YAML file with any of the options (repeatable).")] = None,
     overrides: Annotated[
@@ -61,7 +64,7 @@ def bench(
     given: dict[str, Any] = {
         **_data_keys(data, prior, gamma, data_root), "data.protocol": protocol, "data.known": parse_known(known),
         "encoder.name": encoder, "encoder.tail": tail, "encoder.image_size": image_size, "encoder.views": views,
-        "encoder.cache": cache, "train.epochs": epochs,
+        "encoder.cache": cache, "encoder.cache_workers": cache_workers, "train.epochs": epochs,
         "classes": int(classes) if classes and classes.isdecimal() else classes,
     }  # fmt: skip
     lay_over(content, given, overrides or [])

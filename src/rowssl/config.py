@@ -58,6 +58,11 @@ class EncoderConfig(Strict):
     view_recipe: str = "auto"  # standard, strong or small
     view_seed: int = Field(default=0, ge=0)  # of the cached views; runs of all seeds share them
     cache: str | None = None
+    cache_workers: int = Field(default=1, ge=1, le=1024)  # processes that fill the cache
+
+    def deciding(self) -> EncoderConfig:
+        """As it is, but for what changes no result."""
+        return self.model_copy(update={"cache": None, "cache_workers": 1})
 
 
 class MethodConfig(Strict):
@@ -102,7 +107,8 @@ class RunConfig(Strict):
         what the defaults come to for some data is one of the facts. Version 1 kept them.
         """
         content = self.model_dump(mode="json", exclude_defaults=version > 1)
-        beside = (("train", "save_seconds"), ("train", "evaluate_every"), ("encoder", "cache"), ("data", "max_bad"))
+        beside = (("train", "save_seconds"), ("train", "evaluate_every"), ("encoder", "cache"), ("data", "max_bad"),
+                  ("encoder", "cache_workers"))  # fmt: skip
         for group, name in beside:
             content.get(group, {}).pop(name, None)
         content.pop("start", None)  # its place decides nothing, its content is one of the facts

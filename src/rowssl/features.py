@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +18,11 @@ from rowssl.nn.reduce import Reduction, fit_reduction, reduce_source
 from rowssl.nn.tails import AdapterTail
 from rowssl.problem import Problem
 
+if TYPE_CHECKING:
+    from rowssl.data.views import ViewRecipe
+    from rowssl.nn.trunk import FreshSource
+
+Asked = tuple[Table, np.ndarray | None, int]  # these rows of a table (None: all), with so many augmented views
 WITHOUT_WEIGHTS = ("convnet", "pixels")
 TINY = 16  # pixels
 
@@ -37,11 +44,12 @@ class Features:
 
 
 def open_features(
-    problem: Problem, config: EncoderConfig, *, seed: int, reduction: Reduction | None = None
+    problem: Problem, config: EncoderConfig, *, seed: int, reduction: Reduction | None = None, on: str = "local"
 ) -> Features:
     """Build the encoder, then open (or compute once) what its trunk says of every row.
 
-    `reduction` is one that weights to start from go with; otherwise it is fitted on the rows.
+    `reduction` is one that weights to start from go with; otherwise it is fitted on the rows. What a cache lacks is computed
+    by this process, by `config.cache_workers` others, or `on` a Ray cluster.
     """
     table, test = problem.table, problem.test
     name, why = (config.name, "as asked") if config.name else _choose(table)
@@ -56,11 +64,20 @@ def open_features(
 
     size = config.image_size or (_native_size(table) if name in WITHOUT_WEIGHTS else None)
     encoder = build_encoder(name, tail=config.tail, image_size=size, seed=seed)
-    train = _trunk(problem.whole or table, problem.rows, encoder, config, config.views)
-    whole_test = problem.whole_test or test
-    evaluated = whole_test is not None and (problem.test_rows is None or len(problem.test_rows) > 0)
-    test_source = _trunk(whole_test, problem.test_rows, encoder, config, 0) if whole_test and evaluated else None
-    return _reduced(Features(encoder, train, test_source, why), config, seed, reduction)
+    chosen = config.model_copy(update={"name": name, "image_size": size})
+    train, *tested = [_trunk(asked, encoder, chosen, problem, seed, on) for asked in _asked(problem, config)]
+    return _reduced(Features(encoder, train, tested[0] if tested else None, why), config, seed, reduction)
+
+
+def trunk_sources(problem: Problem, config: EncoderConfig, seed: int) -> Iterator[FreshSource]:
+    """The trunk outputs behind the caches of `open_features`; the encoder has been chosen."""
+    from rowssl.nn.trunk import FreshSource
+
+    assert config.name is not None
+    encoder = build_encoder(config.name, tail=config.tail, image_size=config.image_size, seed=seed)
+    recipe = _recipe(encoder, config)
+    for table, rows, views in _asked(problem, config):
+        yield FreshSource(table, encoder, recipe, config.view_seed, rows=rows, fixed_views=views)
 
 
 def _choose(table: Table) -> tuple[str, str]:
@@ -98,17 +115,33 @@ def _native_size(table: Table) -> int:
     return int(np.clip(side, 8, 32))
 
 
-def _trunk(table: Table, rows: np.ndarray | None, encoder: Encoder, config: EncoderConfig, views: int) -> Source:
-    """Trunk outputs of some rows of a table. The views' seed is the cache's own, so that all runs share them."""
+def _asked(problem: Problem, config: EncoderConfig) -> list[Asked]:
+    """The training rows and, if there are any, the test rows, of the tables that all splits share."""
+    asked: list[Asked] = [(problem.whole or problem.table, problem.rows, config.views)]
+    test = problem.whole_test or problem.test
+    if test and (problem.test_rows is None or len(problem.test_rows)):
+        asked.append((test, problem.test_rows, 0))
+    return asked
+
+
+def _recipe(encoder: Encoder, config: EncoderConfig) -> ViewRecipe:
+    """How views are made."""
     from rowssl.data.views import view_recipe
+
+    usual = "small" if encoder.name in WITHOUT_WEIGHTS else "standard"
+    kind = usual if config.view_recipe == "auto" else config.view_recipe
+    return view_recipe(kind, encoder.image_size, encoder.resize)
+
+
+def _trunk(asked: Asked, encoder: Encoder, config: EncoderConfig, problem: Problem, seed: int, on: str) -> Source:
+    """Trunk outputs of some rows of a table. The views' seed is the cache's own, so that all runs share them."""
+    from rowssl.crew import open_crew
     from rowssl.nn.trunk import FreshSource, open_trunk_cache
 
-    small = encoder.name in WITHOUT_WEIGHTS
-    kind = config.view_recipe if config.view_recipe != "auto" else "small" if small else "standard"
-    recipe = view_recipe(kind, encoder.image_size, encoder.resize)
+    (table, rows, views), recipe = asked, _recipe(encoder, config)
     if config.views == 0:
         return FreshSource(table, encoder, recipe, config.view_seed, rows=rows)
-    folder = None if config.cache is None else Path(config.cache)
+    folder, crew = None if config.cache is None else Path(config.cache), open_crew(problem, config, seed, on)
     return open_trunk_cache(
-        table, encoder, recipe=recipe, n_views=views, seed=config.view_seed, rows=rows, folder=folder
+        table, encoder, recipe=recipe, n_views=views, seed=config.view_seed, rows=rows, folder=folder, crew=crew
     )

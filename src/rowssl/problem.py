@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +31,7 @@ class Problem:
     rows: np.ndarray | None = None
     whole_test: Table | None = None
     test_rows: np.ndarray | None = None
+    data: DataConfig | None = None  # where it was read from
 
     @property
     def true_classes(self) -> int:
@@ -50,11 +52,14 @@ class Problem:
         return {"labelled": labelled, "unlabelled": unlabelled, "total": labelled + unlabelled}
 
 
-def load_problem(data: DataConfig) -> Problem:
-    """Read the data and decide who is labelled."""
+def load_problem(data: DataConfig, *, skipped: Collection[str] | None = None) -> Problem:
+    """Read the data and decide who is labelled.
+
+    `skipped` names the images that another process found unreadable: none is looked at then, and these are left out.
+    """
     if (data.name is None) == (data.source is None):
         raise InputError("Give either a SOURCE (folder, CSV, parquet or embeddings) or --data NAME of a benchmark.")
-    return _from_benchmark(data) if data.name is not None else _from_table(data)
+    return replace(_from_benchmark(data) if data.name is not None else _from_table(data, skipped), data=data)
 
 
 def _from_benchmark(data: DataConfig) -> Problem:
@@ -101,11 +106,19 @@ def _from_benchmark(data: DataConfig) -> Problem:
     )
 
 
-def _from_table(data: DataConfig) -> Problem:
+def _from_table(data: DataConfig, skipped: Collection[str] | None) -> Problem:
     from rowssl.data.table import read_table
 
     assert data.source is not None
-    table = read_table(data.source, labels=data.labels, image_column=data.image_column, label_column=data.label_column)
+    table = read_table(
+        data.source,
+        labels=data.labels,
+        image_column=data.image_column,
+        label_column=data.label_column,
+        check_images=skipped is None,
+    )
+    if skipped:
+        table = table.take([row for row, name in enumerate(table.names) if name not in skipped])
     bad, everything = len(table.skipped), len(table.skipped) + len(table)
     if bad > data.max_bad * everything:
         first = table.skipped[0]

@@ -1,4 +1,4 @@
-"""A grid on a real Ray cluster of one node: the same numbers as on one's own processes, and failures told."""
+"""A real Ray cluster of one node: the same numbers and the same cache as of one's own processes, and failures told."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from nn.test_trunk_fill import config_of, files_of, make_pictures
+from rowssl.config import DataConfig
+from rowssl.features import open_features
+from rowssl.nn import trunk_cache
+from rowssl.problem import load_problem
 
 pytest.importorskip("ray", reason="ray is not installed")
 
@@ -45,3 +51,53 @@ def test_ray_does_what_local_processes_do(tmp_path):
     ray = run(tmp_path, "ray")
     assert ray == run(tmp_path, "local")
     assert len(ray["failed"]) == 1  # type: ignore[arg-type]
+
+
+FILL = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from rowssl.bench import engine
+from rowssl.bench.cells import grid
+from rowssl.nn import trunk_cache
+trunk_cache.SHARD_ROWS = 2
+pictures, cache = sys.argv[1:]
+
+def parent(process):
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+def kill():
+    # Half way, of one process the task of Ray that it belongs to, of the others the process itself.
+    while not list(Path(cache).glob("*/parts/*.lock")):
+        time.sleep(0.002)
+    for number in filter(str.isdecimal, os.listdir("/proc")):
+        command = Path(f"/proc/{number}/cmdline").read_bytes().decode().split(chr(0))
+        if "rowssl.crew" in command and any(cache in word for word in command):
+            os.kill(int(number) if killed else parent(number), signal.SIGKILL)
+            killed.append(number)
+
+killed = []
+killer = threading.Thread(target=kill)
+killer.start()
+base = {"data": {"source": pictures}, "encoder": {"name": "pixels", "image_size": 16, "views": 2, "cache": cache}}
+engine.prepare(grid(base, methods=["kmeans"]), [], Path(cache), on="ray")
+killer.join()
+print(len(killed))
+"""
+
+
+def test_the_trunk_cache_is_filled_by_ray_whoever_is_killed(tmp_path, monkeypatch):
+    pictures, one, ray = tmp_path / "pictures", tmp_path / "one", tmp_path / "ray"
+    pictures.mkdir()
+    make_pictures(pictures)
+    monkeypatch.setattr(trunk_cache, "SHARD_ROWS", 2)
+    open_features(load_problem(DataConfig(source=str(pictures))), config_of(one), seed=0)
+
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"}
+    command = [sys.executable, "-c", FILL, str(pictures), str(ray)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    assert done.returncode == 0, done.stderr
+    killed = int(done.stdout.splitlines()[-1])
+    assert killed >= 1
+    assert done.stderr.count("another takes its place") == killed - 1  # the other task was run again by Ray itself
+    assert "left to the others" not in done.stderr
+    assert files_of(ray) == files_of(one)

@@ -84,7 +84,7 @@ def test_a_saved_model_reads_each_row_by_itself(
 
 @pytest.mark.parametrize("workers", [2, 5])
 def test_the_number_of_workers_changes_no_bit(workers: int, tmp_path: Path) -> None:
-    """Threads that decode and augment; there are no other workers."""
+    """Threads that decode and augment; for processes see tests/nn/test_trunk_fill.py."""
     files, views, rows = [], [], np.arange(12)
     for number in (1, workers):
         options = {"recipe": RECIPE, "n_views": 2, "seed": 3, "folder": tmp_path / str(number), "progress": False}

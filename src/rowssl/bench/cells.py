@@ -42,7 +42,7 @@ class Cell:
         """Of the options that decide the result and are not as they are by default: a new option moves no folder."""
         train, encoder = self.config.train, self.config.encoder
         usual = {name: train.__class__.model_fields[name].default for name in ("save_seconds", "evaluate_every")}
-        deciding = {"train": train.model_copy(update=usual), "encoder": encoder.model_copy(update={"cache": None})}
+        deciding = {"train": train.model_copy(update=usual), "encoder": encoder.deciding()}
         content = self.config.model_copy(update=deciding).model_dump(mode="json", exclude_defaults=True)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:HASH]
 

@@ -72,7 +72,7 @@ def estimate(cell: Cell, rows: int) -> float:
 
 def _way(cell: Cell) -> tuple[str, str]:
     """Method and encoder."""
-    return cell.config.method.name, cell.config.encoder.model_copy(update={"cache": None}).model_dump_json()
+    return cell.config.method.name, cell.config.encoder.deciding().model_dump_json()
 
 
 def _kind(cell: Cell) -> str:

@@ -72,7 +72,7 @@ def run_cells(
     if todo:
         with lock(runs) as held:
             check(list(todo.values()))
-            prepare(list(todo.values()), [result for _, result in found.values() if result is not None], runs)
+            prepare(list(todo.values()), [result for _, result in found.values() if result is not None], runs, on=on)
             runner = open_runner(on, workers, report=report, keep=held)
             err.print(
                 f"{len(found)} cells: {len(found) - len(todo)} finished, {len(todo)} to run, "
@@ -138,8 +138,8 @@ def check(cells: Sequence[Cell]) -> None:
             raise InputError("start names a run to go on from, which one run may do: the cells of a grid begin anew.")
 
 
-def prepare(cells: Sequence[Cell], finished: Sequence[Result], runs: Path) -> None:
-    """Compute the trunk outputs of all rows of all cells, which all processes then share.
+def prepare(cells: Sequence[Cell], finished: Sequence[Result], runs: Path, *, on: str = "local") -> None:
+    """Compute the trunk outputs of all rows of all cells, which all processes then share; `on` as for the cells.
 
     Priors and imbalance ratios take different rows of a table; each adds to one cache what the others did not have. The same
     look at the data tells whether finished cells saw these data and this encoder; an InputError names one that did not.
@@ -153,7 +153,7 @@ def prepare(cells: Sequence[Cell], finished: Sequence[Result], runs: Path) -> No
         if _inputs(cell) not in seen:
             problem = load_problem(data)
             # Trunk outputs do not depend on their reduction, which every run makes for itself.
-            opened = open_features(problem, encoder.model_copy(update={"reduce": 0}), seed=cell.config.seed)
+            opened = open_features(problem, encoder.model_copy(update={"reduce": 0}), seed=cell.config.seed, on=on)
             seen[_inputs(cell)] = (problem.table.fingerprint(), opened.encoder.fingerprint)
     for result in finished:
         made_from = (result.facts["table"], result.facts["encoder"]["sha256"])

@@ -147,7 +147,7 @@ class RayRunner:
 
     slots = 1_000_000
 
-    def __init__(self, address: str, *, report: bool = False, threads: int = 1) -> None:
+    def __init__(self, address: str, *, report: bool = False, threads: int = 1, retries: int = 1) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would tell its makers
         try:
             self.ray: Any = import_module("ray")
@@ -160,7 +160,7 @@ class RayRunner:
             log_to_driver=False,
             logging_level="error",
         )
-        self.task = self.ray.remote(num_cpus=threads, max_retries=1)(_ray_cell)
+        self.task = self.ray.remote(num_cpus=threads, max_retries=retries)(_ray_cell)
         self.running: dict[Any, Path] = {}
 
     @property
@@ -168,7 +168,11 @@ class RayRunner:
         return len(self.running)
 
     def submit(self, folder: Path) -> None:
-        self.running[self.task.remote(str(folder), self.report, self.threads)] = folder
+        self.running[self.task.remote(str(folder), self.command(folder)[1:], self.threads)] = folder
+
+    def command(self, folder: Path) -> list[str]:
+        """What is run for a folder; a node has a Python of its own."""
+        return arguments(folder, self.report)
 
     def wait(self) -> list[Ended]:
         ended, _ = self.ray.wait(list(self.running), num_returns=1, timeout=1.0)
@@ -186,9 +190,9 @@ class RayRunner:
         self.running.clear()
 
 
-def _ray_cell(folder: str, report: bool, threads: int) -> int:
+def _ray_cell(folder: str, command: list[str], threads: int) -> int:
     """On a node: the same process as on one's own machine; it ends with the task, for its input does."""
-    process = start(arguments(Path(folder), report), Path(folder), threads)
+    process = start([sys.executable, *command], Path(folder), threads)
     code = process.wait()
     _close(process)
     return code

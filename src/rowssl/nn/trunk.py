@@ -10,10 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -25,22 +24,19 @@ from torch import Tensor
 
 from rowssl import distributed
 from rowssl.data.table import Table
-from rowssl.data.views import ViewRecipe, all_views, clean_view, cut_view, make_view, prepare
+from rowssl.data.views import ViewRecipe, clean_view, cut_view, make_view, prepare
 from rowssl.errors import InputError
-from rowssl.memory import available_memory, reused_blocks
-from rowssl.nn.trunk_cache import FORMAT, CachedSource, Shard, TrunkStore, cache_folder, readable_size
-from rowssl.progress import bar, err
+from rowssl.memory import available_memory
+from rowssl.nn.trunk_cache import FORMAT, CachedSource, TrunkStore, cache_folder
+from rowssl.nn.trunk_fill import LOOK, Crew, fill, help_out, run_trunk, say
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from rowssl.nn.encoders import Encoder
 
-__all__ = ["CachedSource", "FreshSource", "cache_facts", "cache_folder", "open_trunk_cache"]
+__all__ = ["CachedSource", "FreshSource", "cache_facts", "cache_folder", "open_store", "open_trunk_cache"]
 
-Piece = tuple[Shard, int]  # some rows of a shard, from this one on
-
-HALF_MAX = 65504.0  # largest float16
 MEMORY_SHARE = 0.25  # of the free memory may be filled by a cache
 _REMEMBERED = 512  # rows whose resized pictures stay in memory between the two views of a batch
 
@@ -121,7 +117,7 @@ class FreshSource:
             pictures = pool.map(lambda pair: make(*pair), pairs)
             while batch := list(islice(pictures, self.batch_size)):
                 # Not inference mode: the tail's backward pass keeps these tensors.
-                outputs.append(_trunk(self.encoder, np.stack(batch)))
+                outputs.append(run_trunk(self.encoder, np.stack(batch)))
         return torch.cat(outputs[1:] or outputs)
 
 
@@ -139,6 +135,7 @@ def open_trunk_cache(
     in_memory: bool | None = None,
     verify: bool = True,
     progress: bool = True,
+    crew: Crew | None = None,
 ) -> CachedSource:
     """Trunk outputs of the clean view and `n_views` augmented views of each row, computed where they are missing.
 
@@ -161,6 +158,8 @@ def open_trunk_cache(
         Compare all hashes and compute damaged parts again; the default. Without it only the size of the file is checked.
     progress
         Say on standard error what is done, with a bar.
+    crew
+        Processes that compute in the place of this one. The processes of torchrun share the work by themselves.
 
     Raises
     ------
@@ -173,27 +172,40 @@ def open_trunk_cache(
         table, encoder, recipe, seed, rows=rows, fixed_views=n_views, workers=workers, batch_size=batch_size
     )
     rows = fresh.rows
-    facts = cache_facts(table, encoder, recipe, n_views, seed)
-    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-    about = {**facts, "name": encoder.name, "source": table.source}
-    store = TrunkStore((folder or cache_folder()) / key[:16], key, (1 + n_views, *encoder.trunk_shape), about)
+    store = open_store(fresh, folder or cache_folder())
     if in_memory is None:
         in_memory = len(rows) * store.row_bytes < MEMORY_SHARE * available_memory() / distributed.world()
     first = progress and distributed.rank() == 0  # under torchrun one process speaks, or the one that computes
     store.read()
     if store.damaged:
-        _say(f"{store.manifest} is damaged: the trunk cache is computed again", first)
+        say(f"{store.manifest} is damaged: the trunk cache is computed again", first)
     damaged = store.verify(progress=first) if verify else 0
     if damaged:
-        _say(f"{store.data} is damaged: {damaged} of its {len(store.shards)} parts are computed again", first)
+        say(f"{store.data} is damaged: {damaged} of its {len(store.shards)} parts are computed again", first)
     if damaged or (store.slots(rows) < 0).any():
-        with store.lock(lambda: _say(f"waiting for another process that computes {store.folder}", first)):
+        together = distributed.world() > 1
+        waits = f"{'sharing the work with' if together else 'waiting for'} another process that computes {store.folder}"
+
+        def share() -> None:
+            if not help_out(store, fresh):
+                time.sleep(LOOK)
+
+        with store.lock(lambda: say(waits, first), share if together else None):
             store.read()
             if damaged:
                 store.verify(progress=first)
-            _compute(store, fresh, progress=progress)
+            fill(store, fresh, progress=progress, crew=None if together else crew)
     source = CachedSource(store.map(), store.slots(rows), store.folder)
     return source.load(progress=first) if in_memory else source
+
+
+def open_store(source: FreshSource, folder: Path) -> TrunkStore:
+    """The store of what a source with fixed views makes, in a subfolder of `folder`; nothing is read yet."""
+    facts = cache_facts(source.table, source.encoder, source.recipe, source.n_views, source.seed)
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    about = {**facts, "name": source.encoder.name, "source": source.table.source}
+    shape = (1 + source.n_views, *source.encoder.trunk_shape)
+    return TrunkStore(folder / key[:16], key, shape, about)
 
 
 def cache_facts(table: Table, encoder: Encoder, recipe: ViewRecipe, n_views: int, seed: int) -> dict[str, Any]:
@@ -208,89 +220,3 @@ def cache_facts(table: Table, encoder: Encoder, recipe: ViewRecipe, n_views: int
         "seed": seed if n_views else None,
         "views": n_views,
     }
-
-
-def _compute(store: TrunkStore, source: FreshSource, *, progress: bool) -> None:
-    """Fill the store with what it lacks of the source's rows; a shard is safe as soon as it is complete."""
-    todo = store.plan(source.rows)
-    if not todo:  # another process did it while this one waited
-        return
-    views = store.shape[0] - 1
-    images = sum(len(shard.rows) for shard in todo)
-    store.require_space(todo)
-    there = int((store.slots(source.rows) >= 0).sum())
-    _say(
-        f"trunk cache: {images:,} images{f' ({there:,} more are there)' if there else ''}, the clean and {views} "
-        f"augmented views of each, {readable_size(images * store.row_bytes)} in {store.folder}",
-        progress,
-    )
-    step = max(1, source.batch_size // (1 + views))
-    pieces = [(shard, begin) for shard in todo for begin in range(0, len(shard.rows), step)]
-
-    def load(piece: Piece) -> np.ndarray:
-        shard, begin = piece
-        rows, options = shard.rows[begin : begin + step].tolist(), {"seed": source.seed, "count": views}
-        return np.concatenate([all_views(source.table.image(r), source.recipe, index=r, **options) for r in rows])
-
-    values = np.empty((0, *store.shape), dtype=np.float16)
-    # Pillow's warnings about odd files would be printed across the bar; what cannot be read raises.
-    with (
-        warnings.catch_warnings(action="ignore"),
-        torch.inference_mode(),
-        reused_blocks(),
-        bar("computing the trunk cache", images, enabled=progress) as display,
-    ):
-        for (shard, begin), pictures in _prefetch(load, pieces, source.workers):
-            if begin == 0:
-                values = np.empty((len(shard.rows), *store.shape), dtype=np.float16)
-            part = values[begin : begin + step]
-            part[...] = _half(source, pictures, shard.rows[begin:]).reshape(part.shape)
-            if begin + step >= len(shard.rows):
-                store.write(shard, values)
-            display.advance(len(part))
-
-
-def _half(source: FreshSource, pictures: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Trunk outputs of all views of these rows as float16; an InputError names the picture for which they do not fit."""
-    outputs = _trunk(source.encoder, pictures)
-    peaks = outputs.flatten(1).abs().amax(dim=1)
-    bad = torch.nonzero(~(peaks <= HALF_MAX))  # NaN is not <= anything
-    if len(bad):
-        first = int(bad[0])
-        raise InputError(
-            f"encoder {source.encoder.name} gives {float(peaks[first]):g} for image "
-            f"{source.table.names[rows[first // (1 + source.n_views)]]}, which a cache of float16 (up to {HALF_MAX:g}) "
-            "cannot hold: use --views 0"
-        )
-    return outputs.half().cpu().numpy()
-
-
-def _trunk(encoder: Encoder, pictures: np.ndarray) -> Tensor:
-    """Crops, uint8 (n, H, W, 3) -> float32 (n, *trunk_shape) on the trunk's device."""
-    device = next((parameter.device for parameter in encoder.trunk.parameters()), torch.device("cpu"))
-    return encoder.trunk_forward(encoder.normalise(torch.from_numpy(pictures).to(device))).float()
-
-
-def _prefetch(
-    load: Callable[[Piece], np.ndarray], pieces: Sequence[Piece], workers: int
-) -> Iterator[tuple[Piece, np.ndarray]]:
-    """Pieces with their pictures in order, made by threads that keep a few pieces ahead of the trunk."""
-    pool = ThreadPoolExecutor(workers)
-    pending: deque[tuple[Piece, Future[np.ndarray]]] = deque()
-    try:
-        for piece in pieces:
-            pending.append((piece, pool.submit(load, piece)))
-            if len(pending) > 2 * workers:
-                done, future = pending.popleft()
-                yield done, future.result()
-        while pending:
-            done, future = pending.popleft()
-            yield done, future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _say(sentence: str, enabled: bool) -> None:
-    """One line on standard error."""
-    if enabled:
-        err.print(sentence, markup=False, soft_wrap=True)

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -48,6 +48,16 @@ class Shard:
     def end(self) -> int:
         """The slot after the last one."""
         return self.first + len(self.rows)
+
+    @classmethod
+    def of(cls, first: int, runs: Sequence[Sequence[int]], sha256: str | None = None) -> Shard:
+        """From [begin, end) runs of rows."""
+        return cls(first, np.concatenate([np.arange(*run, dtype=np.int64) for run in runs]), sha256)
+
+    def runs(self) -> list[list[int]]:
+        """Its rows, which rise, as [begin, end) runs: a whole table is one run for each shard."""
+        breaks = np.flatnonzero(np.diff(self.rows) != 1) + 1
+        return [[int(run[0]), int(run[-1]) + 1] for run in np.split(self.rows, breaks)]
 
 
 def readable_size(count: float) -> str:
@@ -96,9 +106,8 @@ class TrunkStore:
                 return []
             shards: list[Shard] = []
             for entry in facts["shards"]:
-                rows = np.concatenate([np.arange(*run, dtype=np.int64) for run in entry["rows"]])
                 sha256 = entry["sha256"] if isinstance(entry["sha256"], str) else None
-                shards.append(Shard(shards[-1].end if shards else 0, rows, sha256))
+                shards.append(Shard.of(shards[-1].end if shards else 0, entry["rows"], sha256))
             return shards
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             self.damaged = self.manifest.exists()
@@ -106,10 +115,15 @@ class TrunkStore:
 
     def _save(self) -> None:
         """Replace the manifest."""
-        entries = [{"rows": _runs(shard.rows), "sha256": shard.sha256} for shard in self.shards]
+        entries = [{"rows": shard.runs(), "sha256": shard.sha256} for shard in self.shards]
         facts = {"format": FORMAT, "key": self.key, "dtype": DTYPE.str, "shape": self.shape, "about": self.about}
         content = {**facts, "shards": entries}
         write_text(self.manifest, json.dumps({**content, "self": own_hash(content)}))
+
+    def mark(self) -> None:
+        """Have the manifest say which shards are not whole, before others look at it."""
+        if any(not shard.sha256 for shard in self.shards):
+            self._save()
 
     def slots(self, rows: np.ndarray) -> np.ndarray:
         """The slot of each row, -1 where it is still to be computed."""
@@ -194,8 +208,11 @@ class TrunkStore:
         return np.asarray(np.memmap(self.data, dtype=DTYPE, mode="r", shape=(slots, *self.shape)))
 
     @contextmanager
-    def lock(self, waiting: Callable[[], None]) -> Iterator[None]:
-        """One process at a time; `waiting` is called before waiting for another, whose death frees the lock too."""
+    def lock(self, waiting: Callable[[], None], meanwhile: Callable[[], object] | None = None) -> Iterator[None]:
+        """One process at a time; `waiting` is called before waiting for another, whose death frees the lock too.
+
+        `meanwhile`, if given, is called again and again as long as another has it.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             stream = open(self.folder / "lock", "ab")  # noqa: SIM115 (closed below, with the lock)
@@ -204,20 +221,27 @@ class TrunkStore:
                 f"the cache folder {self.folder} cannot be written: {error.strerror or error} (ROWSSL_CACHE sets another)"
             ) from None
         with stream:
-            try:
-                import fcntl
-
-                try:
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    waiting()
-                    fcntl.flock(stream, fcntl.LOCK_EX)
-            except (ImportError, OSError):  # Windows, some network file systems
-                raise InputError(
-                    f"{self.folder} has no file locks: set ROWSSL_CACHE to another, or use --views 0"
-                ) from None
+            if not self._take_lock(stream, wait=False):
+                waiting()
+                while not self._take_lock(stream, wait=meanwhile is None):
+                    if meanwhile is not None:
+                        meanwhile()
             tidy(self.folder)
             yield
+
+    def _take_lock(self, stream: IO[bytes], *, wait: bool) -> bool:
+        """Whether we have it; always, if we wait."""
+        try:
+            import fcntl
+
+            fcntl.flock(stream, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            return False
+        except (ImportError, OSError):  # Windows, some network file systems
+            raise InputError(
+                f"{self.folder} has no file locks: set ROWSSL_CACHE to another, or use --views 0"
+            ) from None
 
 
 def cache_folder() -> Path:
@@ -269,9 +293,3 @@ class CachedSource:
 def _sha256(values: np.ndarray) -> str:
     """Of the bytes of a contiguous array."""
     return hashlib.sha256(values.reshape(-1).view(np.uint8).data).hexdigest()
-
-
-def _runs(rows: np.ndarray) -> list[list[int]]:
-    """Rising row numbers as [begin, end) runs: a whole table is one run for each shard."""
-    breaks = np.flatnonzero(np.diff(rows) != 1) + 1
-    return [[int(run[0]), int(run[-1]) + 1] for run in np.split(rows, breaks)]

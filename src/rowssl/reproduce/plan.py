@@ -35,6 +35,7 @@ class Settings:
     cache: str | None = None
     epochs: int | None = None
     preset: str | None = None  # of DTS
+    cache_workers: int | None = None
 
     @property
     def small(self) -> bool:
@@ -57,6 +58,7 @@ class Settings:
             "tail": self.tail,
             "views": views,
             "cache": self.cache,
+            "cache_workers": self.cache_workers,
         }
         train: dict[str, Any] = {} if epochs is None else {"epochs": epochs}
         if self.small:
@@ -76,8 +78,11 @@ class Planned:
     like: Cell  # the same run with the true number of classes: what it costs
 
 
-def planned(item: Item, settings: Settings, *, estimate: bool) -> list[Planned]:
-    """All runs of an item, seed by seed. With `estimate` numbers of classes are searched where they are not known yet."""
+def planned(item: Item, settings: Settings, *, estimate: bool, on: str = "local") -> list[Planned]:
+    """All runs of an item, seed by seed. With `estimate` numbers of classes are searched where they are not known yet.
+
+    `on` is where a trunk cache that the search lacks is filled.
+    """
     found = []
     for seed in settings.seeds:
         for block in item.blocks:
@@ -90,7 +95,7 @@ def planned(item: Item, settings: Settings, *, estimate: bool) -> list[Planned]:
                 like = _cell(item, line, content, seed, settings, classes, None)
                 count = {"true": None, "double": 2 * classes, "search": 0}[line.classes]
                 if count == 0:
-                    count = searched(like.config, settings.out, estimate=estimate)
+                    count = searched(like.config, settings.out, estimate=estimate, on=on)
                 pending = line.classes == "search" and count is None
                 cell = None if pending else _cell(item, line, content, seed, settings, classes, count)
                 found.append(Planned(item, block, line, seed, cell, like))
@@ -139,11 +144,11 @@ def _cell(
     return cell
 
 
-def searched(config: RunConfig, out: Path, *, estimate: bool) -> int | None:
+def searched(config: RunConfig, out: Path, *, estimate: bool, on: str = "local") -> int | None:
     """GCD's estimate of the number of classes, kept in OUT/estimates.json; None if it is not there and not wanted."""
     content = [
         config.data.model_dump(mode="json"),
-        config.encoder.model_copy(update={"cache": None}).model_dump(mode="json"),
+        config.encoder.deciding().model_dump(mode="json", exclude={"cache_workers"}),  # keys of before there was such
         config.seed,
     ]
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -156,7 +161,7 @@ def searched(config: RunConfig, out: Path, *, estimate: bool) -> int | None:
         from rowssl.checkpoint import write_text
 
         stored[key] = {
-            "classes": _search(config),
+            "classes": _search(config, on),
             "data": config.data.model_dump(mode="json", exclude_none=True),
             "seed": config.seed,
         }
@@ -164,13 +169,13 @@ def searched(config: RunConfig, out: Path, *, estimate: bool) -> int | None:
     return int(stored[key]["classes"]) if key in stored else None
 
 
-def _search(config: RunConfig) -> int:
+def _search(config: RunConfig, on: str) -> int:
     from rowssl.count import count_data, run_estimator
     from rowssl.features import open_features
     from rowssl.problem import load_problem
 
     problem = load_problem(config.data)
-    features = open_features(problem, config.encoder, seed=config.seed)
+    features = open_features(problem, config.encoder, seed=config.seed, on=on)
     data = count_data(features.train, features.encoder.tail, problem.targets, problem.n_old, seed=config.seed)
     return run_estimator("gcd", data).best
 

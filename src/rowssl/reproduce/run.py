@@ -41,7 +41,7 @@ def reproduce(
     settings : the options that all of them share.
     workers, on : where the cells run, as in `rowssl.bench.engine.run_cells`.
     """
-    plans = {item.name: planned(item, settings, estimate=True) for item in items}
+    plans = {item.name: planned(item, settings, estimate=True, on=on) for item in items}
     cells = _ordered([plan for found in plans.values() for plan in found])
     failures = run_cells(cells, settings.runs, workers=workers, on=on).failures if cells else []
     made = []

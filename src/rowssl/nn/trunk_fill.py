@@ -1,0 +1,198 @@
+"""Filling a trunk cache: by one process, or by several that each take the next part nobody has taken yet.
+
+One process holds the lock of the cache and alone writes to it. Where others share the work it announces the parts; they leave
+theirs as files beside the cache, and it puts them into their places, in order, once their hashes are right. What a part holds
+depends on the part alone, so the cache has the same bytes whoever computed it.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rowssl import distributed
+from rowssl.data.views import all_views
+from rowssl.errors import InputError
+from rowssl.memory import reused_blocks
+from rowssl.nn.trunk_cache import Shard, TrunkStore, readable_size
+from rowssl.nn.trunk_parts import Parts
+from rowssl.progress import bar, err
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rowssl.nn.encoders import Encoder
+    from rowssl.nn.trunk import FreshSource
+
+Piece = tuple[Shard, int]  # some rows of a shard, from this one on
+
+HALF_MAX = 65504.0  # largest float16
+LOOK = 0.1  # seconds between looks at what others do
+
+
+class Crew(Protocol):
+    """Processes that help to fill a cache."""
+
+    @property
+    def job(self) -> dict[str, Any]: ...  # from which each of them makes its own source
+    def start(self, plan: Path, parts: int) -> None: ...
+    def tend(self) -> bool:
+        """Replace those that were killed; after a moment, whether anyone is still at work."""
+        ...
+
+    def stop(self) -> None: ...
+
+
+def fill(store: TrunkStore, source: FreshSource, *, progress: bool, crew: Crew | None = None) -> None:
+    """Fill the store, whose lock is held, with what it lacks of the source's rows; a part is safe as soon as it is complete."""
+    pending = deque(store.plan(source.rows))
+    if not pending:  # another process did it while this one waited
+        return
+    images = sum(len(shard.rows) for shard in pending)
+    store.require_space(pending)
+    there = int((store.slots(source.rows) >= 0).sum())
+    say(
+        f"trunk cache: {images:,} images{f' ({there:,} more are there)' if there else ''}, the clean and "
+        f"{store.shape[0] - 1} augmented views of each, {readable_size(images * store.row_bytes)} in {store.folder}",
+        progress,
+    )
+    parts, mine = Parts(store), set[int]()
+    parts.withdraw()
+    with bar("computing the trunk cache", images, enabled=progress) as display:
+
+        def collect() -> None:
+            """Put into place what is there and next in order; parts of a process that was killed long ago, too."""
+            while pending and (values := parts.take(pending[0])) is not None:
+                shard = pending.popleft()
+                store.write(shard, values)
+                parts.drop(shard)
+                display.advance(0 if shard.first in mine else len(shard.rows))
+
+        collect()
+        shared = len(pending) > 1 and (crew is not None or distributed.world() > 1)
+        if shared:
+            store.mark()
+            parts.announce(list(pending), {} if crew is None else crew.job)
+        if shared and crew is not None:
+            try:
+                crew.start(parts.plan, len(pending))
+                while pending and crew.tend():
+                    collect()
+            finally:
+                crew.stop()
+            collect()
+        while pending:  # alone; beside the other processes of torchrun; or what is left when nobody else is
+            begun, todo = len(pending), list(pending)
+            with _conditions():
+                free = parts.claimed(todo) if shared else (shard for shard in todo if not parts.has(shard))
+                for shard, values in _computed(free, source, store, display.advance):
+                    mine.add(shard.first)
+                    if pending and shard is pending[0]:
+                        store.write(pending.popleft(), values)
+                    else:  # one before it is still with somebody else
+                        parts.put(shard, values)
+                    parts.release(shard)
+                    collect()
+            collect()
+            if len(pending) == begun:
+                time.sleep(LOOK)
+    parts.clear()
+
+
+def help_out(store: TrunkStore, source: FreshSource) -> int:
+    """Compute parts that another process has announced and nobody has taken, as long as there are any. How many it were."""
+    parts, count = Parts(store), 0
+    with _conditions():
+        for shard, values in _computed(parts.claimed(parts.announced()), source, store):
+            parts.put(shard, values)
+            parts.release(shard)
+            count += 1
+    return count
+
+
+@contextmanager
+def _conditions() -> Iterator[None]:
+    """Pillow's warnings about odd files would be printed across the bar; what cannot be read raises."""
+    with warnings.catch_warnings(action="ignore"), torch.inference_mode(), reused_blocks():
+        yield
+
+
+def _computed(
+    shards: Iterable[Shard], source: FreshSource, store: TrunkStore, advance: Callable[[int], None] = lambda rows: None
+) -> Iterator[tuple[Shard, np.ndarray]]:
+    """Shards with their values (rows, *shape) float16. The next one is asked for a little before one is complete."""
+    views = store.shape[0] - 1
+    step = max(
+        1, source.batch_size // (1 + views)
+    )  # no batch holds rows of two shards: a shard does not depend on others
+
+    def load(piece: Piece) -> np.ndarray:
+        shard, begin = piece
+        rows, options = shard.rows[begin : begin + step].tolist(), {"seed": source.seed, "count": views}
+        return np.concatenate([all_views(source.table.image(r), source.recipe, index=r, **options) for r in rows])
+
+    values = np.empty((0, *store.shape), dtype=np.float16)
+    pieces = ((shard, begin) for shard in shards for begin in range(0, len(shard.rows), step))
+    for (shard, begin), pictures in _prefetch(load, pieces, source.workers):
+        if begin == 0:
+            values = np.empty((len(shard.rows), *store.shape), dtype=np.float16)
+        part = values[begin : begin + step]
+        part[...] = _half(source, pictures, shard.rows[begin:]).reshape(part.shape)
+        advance(len(part))
+        if begin + step >= len(shard.rows):
+            yield shard, values
+
+
+def _half(source: FreshSource, pictures: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Trunk outputs of all views of these rows as float16; an InputError names the picture for which they do not fit."""
+    outputs = run_trunk(source.encoder, pictures)
+    peaks = outputs.flatten(1).abs().amax(dim=1)
+    bad = torch.nonzero(~(peaks <= HALF_MAX))  # NaN is not <= anything
+    if len(bad):
+        first = int(bad[0])
+        raise InputError(
+            f"encoder {source.encoder.name} gives {float(peaks[first]):g} for image "
+            f"{source.table.names[rows[first // (1 + source.n_views)]]}, which a cache of float16 (up to {HALF_MAX:g}) "
+            "cannot hold: use --views 0"
+        )
+    return outputs.half().cpu().numpy()
+
+
+def run_trunk(encoder: Encoder, pictures: np.ndarray) -> Tensor:
+    """Crops, uint8 (n, H, W, 3) -> float32 (n, *trunk_shape) on the trunk's device."""
+    device = next((parameter.device for parameter in encoder.trunk.parameters()), torch.device("cpu"))
+    return encoder.trunk_forward(encoder.normalise(torch.from_numpy(pictures).to(device))).float()
+
+
+def _prefetch(
+    load: Callable[[Piece], np.ndarray], pieces: Iterable[Piece], workers: int
+) -> Iterator[tuple[Piece, np.ndarray]]:
+    """Pieces with their pictures in order, made by threads that keep a few pieces ahead of the trunk."""
+    pool = ThreadPoolExecutor(workers)
+    pending: deque[tuple[Piece, Future[np.ndarray]]] = deque()
+    try:
+        for piece in pieces:
+            pending.append((piece, pool.submit(load, piece)))
+            if len(pending) > 2 * workers:
+                done, future = pending.popleft()
+                yield done, future.result()
+        while pending:
+            done, future = pending.popleft()
+            yield done, future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def say(sentence: str, enabled: bool = True) -> None:
+    """One line on standard error."""
+    if enabled:
+        err.print(sentence, markup=False, soft_wrap=True)
