@@ -84,8 +84,9 @@ def results_page(
         seeds = sorted({int(row["seed"]) for row in rows})
         parts.append(
             f"{len(runs)} runs, {sum(runs.values()) / 60:.1f} minutes together, seeds {', '.join(map(str, seeds))}, encoder "
-            f"{', '.join(sorted({row['encoder'] for row in rows}))}, commit {', '.join(commits)}. In percent, mean ± standard "
-            "deviation over seeds. **Best**, <u>second best</u>.\n"
+            f"{', '.join(sorted({row['encoder'] for row in rows}))}, commit {', '.join(commits)}. "
+            f"{'Mean' if item.kind == 'phi' else 'In percent, mean'} ± standard deviation over seeds"
+            f"{'.' if item.kind == 'phi' else '. **Best**, <u>second best</u>.'}\n"
         )
     if missing:
         parts.append("**Missing:**\n\n" + "".join(f"- {line}\n" for line in missing))
