@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 FULL = os.environ.get("ROWSSL_FULL", "") not in ("", "0")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
-ROWS = pytest.StashKey[dict[str, str]]()
 
 
 @pytest.fixture(scope="session")
@@ -55,27 +54,24 @@ def embeddings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def tally(request: pytest.FixtureRequest) -> Callable[[str, int, int], None]:
+def tally() -> Callable[[str, int, int], None]:
     """`tally(what, held, tried)`: a row of the table in docs/reliability.md; `held` must be all of them."""
     began = time.monotonic()
-    rows = request.config.stash.setdefault(ROWS, {})
 
     def note(what: str, held: int, tried: int) -> None:
-        rows[what] = f"| {what} | {held} of {tried} | {time.monotonic() - began:.0f} |"
+        if FULL and PAGE.exists():
+            write_row(what, f"| {what} | {held} of {tried} | {time.monotonic() - began:.0f} |")
         assert held == tried, f"{what}: {held} of {tried}"
 
     return note
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Lay the new rows over those of the page: a run of one file leaves the rows of the others alone."""
-    rows = session.config.stash.get(ROWS, {})
-    if not (FULL and rows and PAGE.exists()):
-        return
+def write_row(what: str, row: str) -> None:
+    """Lay a row over that of the page, at once: hours of tests may be interrupted. The other rows stay."""
     text = PAGE.read_text(encoding="utf-8")
     found = re.search(r"(<!-- table -->\n\n.*?\|[-|: ]+\|\n)(.*?)(\n<!-- end of table -->)", text, flags=re.DOTALL)
     if found is None:
         return
-    old = {line.split("|")[1].strip(): line for line in found[2].splitlines() if line.count("|") > 2}
-    lines = "\n".join(line for _, line in sorted({**old, **rows}.items()))
+    rows = {line.split("|")[1].strip(): line for line in found[2].splitlines() if line.count("|") > 2}
+    lines = "\n".join(line for _, line in sorted({**rows, what: row}.items()))
     PAGE.write_text(text[: found.start(2)] + lines + "\n" + text[found.start(3) :], encoding="utf-8")

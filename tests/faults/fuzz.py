@@ -1,6 +1,6 @@
 """A small fuzzer: seeds changed at random, for a number of tries or of seconds.
 
-It takes the place of Atheris, which is none of the pinned packages: it sees no coverage, and has a dictionary of tokens instead.
+Beside Atheris (`fuzz_atheris.py`), which sees what an input reaches, this one has a dictionary of tokens and runs everywhere.
 """
 
 from __future__ import annotations
@@ -96,12 +96,3 @@ def fuzz(
             raise AssertionError(f"{type(error).__name__}: {error} from {data[:3000]!r}") from error
         done += 1
     return done, refusals
-
-
-def refusal(call: Callable[[], object]) -> str:
-    """The one sentence with which a call was refused; empty if it was not."""
-    try:
-        call()
-    except InputError as error:
-        return str(error)
-    return ""

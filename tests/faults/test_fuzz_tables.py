@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import pickle
+import re
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-from fuzz import fuzz, refusal
+from fuzz import fuzz
 from hostile import within
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
+from faults.readers import SEEDS, refusal, targets
 from rowssl.checkpoint import read_directory
-from rowssl.config import build_config, load_config
-from rowssl.data.images import open_image
-from rowssl.data.labels import encode_labels, read_csv
-from rowssl.data.pickled_arrays import read_pickled_arrays
-from rowssl.data.split_file import Split
-from rowssl.data.splits import make_split
 from rowssl.data.table import read_table
 from rowssl.edit_run import relabel
 from rowssl.edits import Edits
@@ -33,89 +27,13 @@ from rowssl.model_checks import check_answers, check_facts
 from rowssl.run_folder import check_model_facts
 
 TRIES, MINUTES = 150, 10
-ROWS = np.arange(12, dtype=np.float32).reshape(6, 2)
-
-
-def saved(write: Callable[..., object], *arguments: object, **options: object) -> bytes:
-    stream = io.BytesIO()
-    write(stream, *arguments, **options)
-    return stream.getvalue()
-
-
-def picture(kind: str) -> bytes:
-    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8))
-    return saved(lambda stream: image.save(stream, kind))
-
-
-def parquet() -> list[bytes]:
-    arrow, module = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    info = {"huggingface": '{"info": {"features": {"label": {"names": ["a", "b"]}}}}'}
-    pictures = [{"bytes": picture("PNG"), "path": f"{i}.png"} for i in range(4)]
-    tables = [
-        arrow.table({"image": pictures, "label": [0, 1, None, 0]}).replace_schema_metadata(info),
-        arrow.table({"path": ["a.png", "b.png"], "label": ["x", None]}),
-        arrow.table({"img": [picture("PNG"), None], "class": [1.0, 2.0]}),
-    ]
-    return [saved(lambda stream, table=table: module.write_table(table, stream)) for table in tables]
-
-
-def file_target(folder: Path, name: str, read: Callable[[Path], object]) -> Callable[[bytes], object]:
-    def target(data: bytes) -> object:
-        (folder / name).write_bytes(data)
-        return read(folder / name)
-
-    return target
-
-
-def read_whole(path: Path) -> object:
-    """Read a table and what is lazy in it."""
-    table = read_table(path, check_images=False)
-    if table.images is not None:
-        table.images[0]
-    return table.class_names
-
-
-SEEDS: dict[str, Callable[[], Sequence[bytes]]] = {
-    "labels.csv": lambda: [b"path,label\na.png,x", b'path;label\na.png;"a ""b"" c"\nb.png;2\n', b"\xef\xbb\xbffile,class\nb.png,"],
-    "table.tsv": lambda: [b"path\tlabel\na.png\tx\nb.png\t\n", b"file,class\n./a.png,1\n/b.png,-1\n"],
-    "x.npy": lambda: [saved(np.save, ROWS), saved(np.save, ROWS.astype(">i2")), saved(np.save, ROWS.astype(np.float16).T)],
-    "x.npz": lambda: [saved(np.savez, embeddings=ROWS, labels=np.array(["a", "b", "", "a", "-1", "c"])),
-                      saved(np.savez_compressed, embeddings=ROWS, views=ROWS[None], truth=np.arange(6))],
-    "x.parquet": parquet,
-    "split.json": lambda: [_split()],
-    "options.yaml": lambda: [b"method: {name: dts, options: {tau_max: 0.8}}\ntrain:\n  epochs: 3\n", b"a: &a {b: 1}\nc: *a"],
-    "pickle": lambda: [pickle.dumps({b"data": ROWS.astype(np.uint8), b"labels": [1, 2], "n": ["a"]}, protocol=4)],
-    "image": lambda: [picture(kind) for kind in ("PNG", "JPEG", "GIF", "TIFF", "WEBP", "BMP", "PPM")],
-}  # fmt: skip
-
-
-def _split() -> bytes:
-    labels = np.repeat(np.arange(4), 6)
-    with tempfile.TemporaryDirectory() as folder:
-        make_split(labels, labels, protocol="longtail", known=2).save(Path(folder) / "split.json")
-        return (Path(folder) / "split.json").read_bytes()
-
-
-def options(path: Path) -> object:
-    said = refusal(lambda: build_config(load_config([path])))
-    assert "\n" not in said
-    if said and "extra inputs" not in said:
-        raise InputError(said)
-    return said
 
 
 @pytest.mark.parametrize("name", SEEDS)
 def test_changed_at_random(name: str, tmp_path: Path, full: bool, tally: Callable[[str, int, int], None]) -> None:
-    for letter in "ab":
-        (tmp_path / f"{letter}.png").write_bytes(picture("PNG"))
-    targets: dict[str, Callable[[bytes], object]] = {
-        "labels.csv": file_target(tmp_path, name, lambda path: _labels(tmp_path, path)),
-        "split.json": file_target(tmp_path, name, lambda path: Split.load(path, n_train=24, n_test=24)),
-        "options.yaml": file_target(tmp_path, name, options),
-        "pickle": lambda data: read_pickled_arrays(data, "x"),
-        "image": lambda data: open_image(data, name="x"),
-    }
-    target = targets.get(name) or file_target(tmp_path, name, read_whole)
+    if name == "x.parquet":
+        pytest.importorskip("pyarrow")
+    target = targets(tmp_path)[name]
     seconds = MINUTES * 60 / len(SEEDS)
     with within(megabytes=300, seconds=1e9):
         done, refusals = fuzz(target, SEEDS[name](), tries=10**9 if full else TRIES, seconds=seconds)
@@ -123,13 +41,20 @@ def test_changed_at_random(name: str, tmp_path: Path, full: bool, tally: Callabl
     tally(f"{name} changed at random: read or refused", done, done)
 
 
-def _labels(folder: Path, path: Path) -> object:
-    said = refusal(lambda: read_table(folder, labels=path, check_images=False))
-    assert not said or "labels.csv" in said, said
-    encode_labels([cell for _, cells in read_csv(path).rows for cell in cells])
-    if said:
-        raise InputError(said)
-    return said
+def test_with_coverage(tmp_path: Path, full: bool, tally: Callable[[str, int, int], None]) -> None:
+    """All readers in one process that Atheris drives: an exception, a hang or too much memory is its exit code."""
+    pytest.importorskip("atheris", reason="there is no Atheris for this platform")
+    pytest.importorskip("pyarrow")
+    command = [sys.executable, "-m", "faults.fuzz_atheris", str(tmp_path), str(MINUTES * 60)]
+    command += [] if full else ["-runs=500"]
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    kept = [file.read_bytes()[:2000] for file in tmp_path.iterdir() if file.is_file() and file.suffix != ".txt"]
+    assert done.returncode == 0, (kept, (done.stdout + done.stderr)[-6000:])
+    found = re.search(r"number_of_executed_units: (\d+)", done.stderr)
+    assert found, done.stderr[-2000:]
+    assert len(list((tmp_path / "corpus").iterdir())) > 25, "no input reached anything new: nothing is instrumented"
+    tally("all readers under Atheris: read or refused", int(found[1]), int(found[1]))
 
 
 plain = (

@@ -17,6 +17,8 @@ from rowssl.density import (
     ClassStatistics,
     dynamic_temperature,
     group_mean,
+    largest,
+    nearest_prototype,
     neighbour_density,
     refresh_uncertainty,
     tail_discovery,
@@ -53,6 +55,20 @@ def test_rank_weights_by_hand() -> None:
     assert float(neighbour_density(similarity, 2, scale="sum")) == pytest.approx(2 * (2 * 0.9 + 0.5) / 3)
 
 
+@pytest.mark.parametrize(("rows", "columns", "k"), [(3, 2000, 15), (7, 1027, 4), (2, 64, 1), (2, 63, 1), (4, 40, 15)])
+def test_the_largest_and_the_nearest_are_those_of_a_sorted_row(rows: int, columns: int, k: int) -> None:
+    values = torch.from_numpy(np.random.default_rng([8, columns]).normal(size=(rows, columns)).round(2))
+    values[:, -1] = 9.0  # also what is left over after the last whole group counts
+    for table in (values, -values):
+        expected = [sorted(row, reverse=True)[:k] for row in table.tolist()]
+        assert largest(table, k).tolist() == expected
+        assert nearest_prototype(table).tolist() == [column.index(max(column)) for column in table.T.tolist()]
+    nothing = nearest_prototype(
+        torch.full((rows, 2), float("nan"))
+    )  # a bad number stops training elsewhere, not as an index here
+    assert ((nothing >= 0) & (nothing < rows)).all()
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 8), st.integers(1, 30), st.integers(1, 20))
 def test_mean_density_stays_a_cosine_and_ignores_the_order_of_the_queue(seed: int, m: int, q: int, k: int) -> None:
@@ -68,6 +84,12 @@ def test_temperature_of_densest_sparsest_and_between() -> None:
     d = torch.tensor([0.2, 0.8, 0.5], dtype=torch.float64)
     tau = dynamic_temperature(d, d.min(), d.max(), 0.05, 1.0)
     np.testing.assert_allclose(tau, [0.05, 1.0, 0.525], atol=1e-12)
+
+
+def test_temperature_of_scores_beyond_the_prototypes_stays_in_its_range() -> None:
+    low, high = torch.tensor(0.2), torch.tensor(0.6)
+    tau = dynamic_temperature(torch.tensor([-0.9, 0.1, 0.7, 1.0]), low, high, 0.05, 1.0)
+    np.testing.assert_allclose(tau, [0.05, 0.05, 1.0, 1.0], atol=1e-7)
 
 
 def test_temperature_is_the_middle_when_all_densities_are_equal() -> None:

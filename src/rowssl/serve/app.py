@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from html import escape
 from importlib.resources import files
 from typing import Annotated, Any, BinaryIO, Literal
 
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import ValidationError
@@ -41,19 +41,7 @@ EVERYWHERE: dict[int | str, dict[str, Any]] = {
     413: {"model": Problem, "description": "The body is above 1 MiB, or an image above 10 MiB."},
     503: {"model": Problem, "description": "Too many requests at a time."},
 }
-PREDICT_BODY = {
-    "required": True,
-    "content": {
-        "multipart/form-data": {
-            "schema": {
-                "type": "object",
-                "required": ["image"],
-                "properties": {"image": {"type": "string", "format": "binary", "description": "One image file."}},
-            }
-        },
-        "application/json": {"schema": Embedding.model_json_schema()},
-    },
-}
+ACTIONS = ("/merge", "/split")  # what may follow a class in a path
 
 
 @dataclass(frozen=True)
@@ -96,7 +84,7 @@ def create_app(served: Served, *, host: str = "127.0.0.1", token: str = "", limi
     @app.post(
         "/predict",
         summary="What the model says of one image, or of one embedding",
-        openapi_extra={"requestBody": PREDICT_BODY},
+        openapi_extra={"requestBody": {"required": True, "content": _asked_about(served)}},
         responses=REFUSALS | {415: {"model": Problem, "description": "Not an image."}},
     )
     async def predict(request: Request) -> Answer:
@@ -148,7 +136,20 @@ def create_app(served: Served, *, host: str = "127.0.0.1", token: str = "", limi
 
         return await edits.run(change)
 
-    @app.patch("/classes/{class_id:path}", summary="Call a class something", responses=REFUSALS)
+    async def renamed(class_id: str) -> None:
+        """`/classes/x/merge` is POST alone, unless `x/merge` is a class."""
+        if class_id.endswith(ACTIONS):
+            with suppress(NotThere):
+                await looks.run(lambda: served.view().place(class_id))
+                return
+            raise HTTPException(405)
+
+    @app.patch(
+        "/classes/{class_id:path}",
+        summary="Call a class something",
+        responses=REFUSALS,
+        dependencies=[Depends(renamed)],
+    )
     async def rename(class_id: str, body: Rename) -> Edited:
         return await edit(edit_run.rename, class_id, which=class_id, name=body.name)
 
@@ -171,6 +172,17 @@ def create_app(served: Served, *, host: str = "127.0.0.1", token: str = "", limi
         return await edit(edit_run.undo)
 
     return Guard(app, host=host, token=token, body=limits.body, upload=limits.upload + ENVELOPE)
+
+
+def _asked_about(served: Served) -> dict[str, Any]:
+    """The body of POST /predict, as the document has it: what this very model looks at."""
+    if served.model.takes_images:
+        image = {"type": "string", "format": "binary", "description": "One image file."}
+        schema: dict[str, Any] = {"type": "object", "required": ["image"], "properties": {"image": image}}
+        return {"multipart/form-data": {"schema": schema, "encoding": {"image": {"contentType": "image/*"}}}}
+    schema = Embedding.model_json_schema()
+    schema["properties"]["embedding"] |= dict.fromkeys(("minItems", "maxItems"), served.model.encoder.trunk_shape[0])
+    return {"application/json": {"schema": schema}}
 
 
 def _judge(served: Served, file: BinaryIO) -> Answer:
@@ -219,6 +231,16 @@ def _refusals(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         return JSONResponse({"detail": _sentence(error.errors())}, 422)
+
+    @app.exception_handler(405)
+    async def not_so(request: Request, error: HTTPException) -> JSONResponse:
+        """Which methods there are: those of all routes with this path, where Starlette names those of the first."""
+        here = [
+            route for route in app.routes if isinstance(route, Route) and route.path_regex.match(request.scope["path"])
+        ]
+        path = max((route.path for route in here), key=len, default="")
+        methods = {method for route in here if route.path == path for method in route.methods or ()}
+        return JSONResponse({"detail": error.detail}, 405, {"Allow": ", ".join(sorted(methods))})
 
 
 def _page(app: FastAPI) -> None:

@@ -1,0 +1,142 @@
+"""The numbers of the protocol once more as plain loops over all assignments, and the corners of its helpers, exactly."""
+
+from __future__ import annotations
+
+import io
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from rowssl.errors import InputError
+from rowssl.evaluate import Matching, evaluate, fit_matching, print_metrics
+
+Pairs = list[tuple[int, int]]  # (cluster, class) of each sample
+
+
+def recalls(pairs: Pairs, partner: dict[int, int], classes: int) -> list[float | None]:
+    """Share of each class that lies in its cluster; None without samples."""
+    found: list[float | None] = []
+    for one in range(classes):
+        own = [cluster for cluster, truth in pairs if truth == one]
+        found.append(sum(cluster == partner.get(one, -1) for cluster in own) / len(own) if own else None)
+    return found
+
+
+def best(pairs: Pairs, clusters: int, classes: int) -> list[dict[int, int]]:
+    """All assignments class -> cluster that explain the most samples."""
+    padded = list(range(clusters)) + [-1] * classes
+    tried = {order[:classes] for order in permutations(padded, classes)}
+    scores = {order: sum(order[truth] == cluster for cluster, truth in pairs) for order in tried}
+    return [dict(enumerate(order)) for order, score in scores.items() if score == max(scores.values())]
+
+
+def percent(
+    pairs: Pairs, partner: dict[int, int], classes: int, old: int, *, balanced: bool
+) -> dict[str, float | None]:
+    parts = {"all": range(classes), "old": range(old), "new": range(old, classes)}
+    found: dict[str, float | None] = {}
+    for side, members in parts.items():
+        if balanced:
+            rates = [
+                rate for one, rate in enumerate(recalls(pairs, partner, classes)) if one in members and rate is not None
+            ]
+            found[side] = 100 * sum(rates) / len(rates) if rates else None
+        else:
+            hits = [partner.get(truth, -1) == cluster for cluster, truth in pairs if truth in members]
+            found[side] = 100 * sum(hits) / len(hits) if hits else None
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_number_is_that_of_plain_loops(seed: int) -> None:
+    rng = np.random.default_rng([5, seed])
+    classes, clusters, old = 4, int(rng.integers(2, 6)), int(rng.integers(0, 5))
+    train = list(zip(rng.integers(0, clusters, 17).tolist(), rng.integers(0, 4, 17).tolist(), strict=True))
+    test = list(
+        zip(rng.integers(0, clusters, 9).tolist(), rng.integers(0, 3, 9).tolist(), strict=True)
+    )  # class 3 is absent
+    words = [("many", "med", "few")[i] for i in rng.integers(0, 3, classes)]
+    found = evaluate(
+        train_predicted=[p for p, _ in train], train_truth=[t for _, t in train], test_predicted=[p for p, _ in test],
+        test_truth=[t for _, t in test], n_old=old, n_classes=classes, n_clusters=clusters, groups={"x": words},
+    )  # fmt: skip
+    partner = {one: int(cluster) for one, cluster in enumerate(found.matching.cluster_of)}
+    explained = sum(partner[truth] == cluster for cluster, truth in train)
+    assert explained == sum(best(train, clusters, classes)[0][truth] == cluster for cluster, truth in train)
+    wanted = {
+        "tr_acc": percent(train, partner, classes, old, balanced=False),
+        "in_acc": percent(test, partner, classes, old, balanced=False),
+        "tr_bacc": percent(train, partner, classes, old, balanced=True),
+        "in_bacc": percent(test, partner, classes, old, balanced=True),
+    }
+    for name, numbers in wanted.items():
+        assert found.metrics[name] == pytest.approx(numbers), name
+    parts = {"known": range(old), "novel": range(old, classes), "all": range(classes)}
+    for side, members in parts.items():
+        for word in ("many", "med", "few"):
+            rates = recalls(test, partner, classes)
+            chosen = [rates[c] for c in members if words[c] == word and rates[c] is not None]
+            mean = 100 * sum(chosen) / len(chosen) if chosen else None  # type: ignore[arg-type]
+            assert found.metrics["in_bacc_groups"]["x"][side][word] == pytest.approx(mean)
+    hits = 0
+    for part in ([p for p in train if p[1] < old], [p for p in train if p[1] >= old]):
+        hits += sum(best(part, clusters, classes)[0][truth] == cluster for cluster, truth in part)
+    assert found.metrics["tr_acc_v1"]["all"] == pytest.approx(100 * hits / len(train))
+    for name, pairs in (("tr_acc", train), ("tr_acc_v1", train), ("in_acc", test)):
+        before = sum(truth < old for _, truth in pairs)
+        assert found.metrics["weights"][name] == {"old": before, "new": len(pairs) - before}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_of_clusters_with_equal_contents_the_first_to_appear_has_the_class(seed: int) -> None:
+    rng = np.random.default_rng([6, seed])
+    predicted = rng.permutation(np.repeat(np.arange(4), 3))
+    matching = fit_matching(predicted, np.zeros(12, dtype=np.int64), n_clusters=6, n_classes=1)
+    assert matching.cluster_of.tolist() == [predicted[0]]
+    assert matching.class_of.tolist() == [0 if one == predicted[0] else -1 for one in range(6)]
+
+
+def test_saved_matchings_at_the_edge() -> None:
+    assert Matching.from_dict({"class_of": [2, -1, 0], "n_classes": 3}).cluster_of.tolist() == [2, -1, 0]
+    for classes in (0, 1, 2):
+        nobody = Matching.from_dict({"class_of": [], "n_classes": classes})
+        assert nobody.cluster_of.tolist() == [-1] * classes
+    for class_of in ([3], [0, 3], [1, 1, -1]):
+        with pytest.raises(InputError, match="one-to-one over 3 classes"):
+            Matching.from_dict({"class_of": class_of, "n_classes": 3})
+
+
+def printed(metrics: dict[str, Any]) -> list[list[str]]:
+    """The cells of every line that has some."""
+    text = io.StringIO()
+    print_metrics(metrics, Console(file=text, width=200))
+    lines = [line.replace("┃", "│") for line in text.getvalue().splitlines()]
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if "│" in line]
+
+
+def test_the_printed_tables_cell_by_cell() -> None:
+    truth, predicted = [0, 0, 1, 1, 2, 2], [0, 0, 1, 0, 2, 2]
+    given: dict[str, Any] = {
+        "train_predicted": predicted,
+        "train_truth": truth,
+        "n_old": 2,
+        "n_classes": 3,
+        "n_clusters": 3,
+    }
+    first = [
+        ["", "All %", "Old %", "New %"],
+        ["Tr-ACC", "83.3", "75.0", "100.0"],
+        ["Tr-bACC", "83.3", "75.0", "100.0"],
+        ["Tr-ACC (v1)", "83.3", "75.0", "100.0"],
+    ]
+    assert printed(evaluate(**given).metrics) == first
+    grouped = evaluate(**given, groups={"total": ["many", "few", "med"]}).metrics
+    assert printed(grouped)[:4] == first
+    assert printed(grouped)[4:] == [
+        ["", "sizes by", *(f"{side} {word} %" for side in ("known", "novel") for word in ("many", "med", "few"))],
+        ["Tr-bACC", "total", "100.0", "-", "50.0", "-", "100.0", "-"],
+        ["In-bACC", "total", *["-"] * 6],
+    ]
