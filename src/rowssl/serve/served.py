@@ -6,7 +6,8 @@ import io
 import os
 import threading
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -119,7 +120,10 @@ class Served:
     def __init__(self, run: str | Path, *, encoder: str | None = None, device: str = "auto") -> None:
         self.folder = run_folder(run)
         self._stamp = self._look()
-        self.model = load_model(self.folder, encoder=encoder, device=device)
+        # One thread for the network: where two run parallel loops, those of both wait for each other asleep, and an answer takes
+        # half as long again.
+        self._network = ThreadPoolExecutor(1, thread_name_prefix="rowssl-network")
+        self.model = self._network.submit(load_model, self.folder, encoder=encoder, device=device).result()
         stored = open_run(self.folder, self.model.edits)
         self.table, self.missing = stored.problem.table, stored.images
         self._view, self._lock, self.edited = View(stored), threading.RLock(), False
@@ -166,14 +170,20 @@ class Served:
 
     def answer_image(self, data: bytes) -> Answer:
         """What the model says of an encoded picture; ImageError if it is none."""
-        x = self.model.trunk([open_image(data, name="upload")])
-        return self._answer(x, lambda: self.model.predict(x))
+        image = open_image(data, name="upload")
+
+        def answer() -> Answer:
+            x = self.model.trunk([image])
+            return self._answer(x, lambda: self.model.predict(x))
+
+        return self._network.submit(answer).result()
 
     def answer_embedding(self, values: list[float]) -> Answer:
         """What the model says of one embedding."""
         with np.errstate(over="ignore"):
             array = np.array([values], dtype=np.float32)
-        return self._answer(torch.from_numpy(array), lambda: self.model.predict_embeddings(array))
+        predict = partial(self.model.predict_embeddings, array)
+        return self._network.submit(self._answer, torch.from_numpy(array), predict).result()
 
     def _answer(self, x: Tensor, predict: Callable[[], list[Prediction]]) -> Answer:
         with self._lock:  # no edit between the answer and the names it is told in
