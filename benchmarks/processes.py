@@ -67,7 +67,7 @@ def worker(options: argparse.Namespace) -> None:
         began = time.perf_counter()
         batch = feed.batch(step)
         found = method.loss(batch)
-        optimiser.zero_grad(set_to_none=True)
+        optimiser.zero_grad()
         torch.stack(list(found.losses.values())).sum().backward()
         distributed.sum_gradients(parameters)
         optimiser.step()

@@ -149,11 +149,11 @@ def test_learning_rate_epochs_and_saves(problem: Problem, tmp_path: Path) -> Non
 
 def test_matrices_decay_and_vectors_do_not(problem: Problem) -> None:
     method = build("dts-paper", problem)
-    groups = build_optimiser(method, Optimisation(weight_decay=0.1)).param_groups
-    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
-    assert all(p.dim() > 1 for p in groups[0]["params"])
-    assert all(p.dim() == 1 for p in groups[1]["params"])
-    trained = {id(p) for group in groups for p in group["params"]}
+    groups = build_optimiser(method, Optimisation(weight_decay=0.1)).groups
+    assert [group.weight_decay for group in groups] == [0.1, 0.0]
+    assert all(p.dim() > 1 for p in groups[0].parameters)
+    assert all(p.dim() == 1 for p in groups[1].parameters)
+    trained = {id(p) for group in groups for p in group.parameters}
     assert trained == {id(p) for name, p in method.named_parameters() if not name.startswith("key.")}
 
 

@@ -38,8 +38,10 @@ def largest(values: Tensor, k: int) -> Tensor:
     whole = columns - columns % GROUP
     if whole < 4 * k * GROUP:
         return values.topk(k, dim=1).values
-    groups = values[:, :whole].unflatten(1, (GROUP, -1))  # a group is a column: its maximum needs whole rows alone
-    where = groups.amax(1).topk(k, dim=1).indices
+    groups = values[:, :whole].unflatten(
+        1, (GROUP, -1)
+    )  # a group is every so many-th: its maximum needs no step across a row
+    where = groups.amax(1).contiguous().topk(k, dim=1).indices
     candidates = groups.gather(2, where[:, None].expand(rows, GROUP, k)).flatten(1)
     return torch.cat([candidates, values[:, whole:]], dim=1).topk(k, dim=1).values
 
@@ -47,10 +49,14 @@ def largest(values: Tensor, k: int) -> Tensor:
 def nearest_prototype(similarity: Tensor) -> Tensor:
     """The prototype of largest similarity, the first of equals, for each entry of the queue: (M, Q) -> (Q,).
 
-    As `argmax(0)`, which for many prototypes takes as long as the product that the similarities come from.
+    Fast where the similarities of one entry lie side by side in memory, as those of `to_queue` do.
     """
-    number = torch.arange(len(similarity), dtype=torch.int32, device=similarity.device)[:, None]
-    return torch.where(similarity == similarity.amax(0), number, len(similarity) - 1).amin(0).long()
+    return similarity.max(0).indices
+
+
+def to_queue(prototypes: Tensor, keys: Tensor) -> Tensor:
+    """Similarities (M, Q), an entry of the queue after the other in memory: `largest` and `nearest_prototype` want them so."""
+    return (keys @ prototypes.T).T
 
 
 def dynamic_temperature(score: Tensor, low: Tensor, high: Tensor, tau_min: float, tau_max: float) -> Tensor:

@@ -20,6 +20,7 @@ from rowssl.checkpoint import Checkpoints, write_text
 from rowssl.data.loader import Feed
 from rowssl.methods.base import Method
 from rowssl.schedules import cosine
+from rowssl.sgd import SGD, Group
 from rowssl.types import Batch, Step
 
 
@@ -53,14 +54,12 @@ class Epoch:
         return {"epoch": self.number, "lr": self.lr, "seconds": round(self.seconds, 3), "loss": self.losses}
 
 
-def build_optimiser(method: Method, options: Optimisation) -> torch.optim.SGD:
+def build_optimiser(method: Method, options: Optimisation) -> SGD:
     """Two groups: matrices with weight decay, biases and gains without."""
     trainable = [p for p in method.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trainable if p.dim() > 1], "weight_decay": options.weight_decay},
-        {"params": [p for p in trainable if p.dim() <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.SGD([g for g in groups if g["params"]], lr=options.lr, momentum=options.momentum, fused=True)
+    matrices = Group([p for p in trainable if p.dim() > 1], options.weight_decay)
+    others = Group([p for p in trainable if p.dim() <= 1], 0.0)
+    return SGD([matrices, others], lr=options.lr, momentum=options.momentum)
 
 
 def gradient_size(parameters: Iterable[Tensor]) -> Tensor:
@@ -105,16 +104,15 @@ def train(
             with torch.no_grad():
                 method.begin_epoch(feed, batch.epoch)
             method.train()
-        for group in optimiser.param_groups:
-            group["lr"] = cosine(batch.epoch, batch.epochs, options.lr, options.lr * options.final)
+        optimiser.lr = cosine(batch.epoch, batch.epochs, options.lr, options.lr * options.final)
         with torch.autocast("cuda", enabled=feed.device.type == "cuda"):
             result = method.loss(batch)
         total = torch.stack([term.float() for term in result.losses.values()]).sum()
-        optimiser.zero_grad(set_to_none=True)
+        optimiser.zero_grad()
         total.backward()
         distributed.sum_gradients(names)
         if not torch.isfinite(total + gradient_size(names)):
-            _stop(checkpoints, batch, result, optimiser.param_groups[0]["lr"])
+            _stop(checkpoints, batch, result, optimiser.lr)
         optimiser.step()
         method.after_step(batch, result)
 
@@ -123,7 +121,7 @@ def train(
         steps += 1
         if batch.last_of_epoch:
             losses = {name: float(value) / steps for name, value in totals.items()}
-            rate, seconds = optimiser.param_groups[0]["lr"], time.monotonic() - began
+            rate, seconds = optimiser.lr, time.monotonic() - began
             report = Epoch(number=batch.epoch + 1, of=batch.epochs, lr=rate, losses=losses, seconds=seconds)
             done = step + 1 == feed.steps
             if checkpoints and distributed.rank() == 0 and (done or time.monotonic() - saved > options.save_seconds):
@@ -136,19 +134,19 @@ def train(
 
 def _save(
     method: Method,
-    optimiser: torch.optim.SGD,
+    optimiser: SGD,
     names: dict[Tensor, str],
     checkpoints: Checkpoints,
     step: int,
     facts: dict[str, object],
 ) -> None:
-    momenta = {names[p]: state["momentum_buffer"] for p, state in optimiser.state.items() if "momentum_buffer" in state}
+    momenta = {names[parameter]: momentum for parameter, momentum in optimiser.momenta.items()}
     checkpoints.save(step, {"method": method.state_dict(), "optimiser": momenta}, facts)
 
 
 def _restore(
     method: Method,
-    optimiser: torch.optim.SGD,
+    optimiser: SGD,
     names: dict[Tensor, str],
     checkpoints: Checkpoints | None,
     identities: Sequence[str],
@@ -165,7 +163,7 @@ def _restore(
     method.load_state_dict(tensors["method"])
     by_name = {name: parameter for parameter, name in names.items()}
     for name, momentum in tensors["optimiser"].items():
-        optimiser.state[by_name[name]]["momentum_buffer"] = momentum.to(by_name[name].device)
+        optimiser.momenta[by_name[name]] = momentum.to(by_name[name].device)
     return int(facts["step"])
 
 

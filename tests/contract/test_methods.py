@@ -14,6 +14,7 @@ from contract.problems import METHODS, Problem, build, digest, feed_of, long_tai
 from rowssl.cluster import assign, hungarian, kmeans
 from rowssl.data.loader import Feed
 from rowssl.methods.base import Method
+from rowssl.sgd import SGD
 from rowssl.train import Optimisation, build_optimiser, train
 
 every_method = pytest.mark.parametrize("name", METHODS)
@@ -41,7 +42,7 @@ def trained_method(name: str, problem: Problem, trained: dict[str, Method]) -> M
     return trained[name]
 
 
-def three_steps(method: Method, optimiser: torch.optim.SGD, feed: Feed, first: int) -> list[dict[str, Tensor]]:
+def three_steps(method: Method, optimiser: SGD, feed: Feed, first: int) -> list[dict[str, Tensor]]:
     """Three steps of training; their losses."""
     seen = []
     for step in range(first, first + 3):

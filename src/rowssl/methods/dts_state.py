@@ -20,6 +20,7 @@ from rowssl.density import (
     nearest_prototype,
     neighbour_density,
     refresh_uncertainty,
+    to_queue,
     update_prototypes,
 )
 from rowssl.errors import InputError
@@ -106,20 +107,20 @@ class TailednessState(Method):
     def _scores(self, b: Tensor, keys: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Tailedness scores s_i of Eq. (7) and their range, on the queue and the prototypes before this step."""
         opt = self.options
-        to_queue, to_batch = self.prototypes @ keys.T, self.prototypes @ b.T  # (M, Q), (M, B)
+        similarity, to_batch = to_queue(self.prototypes, keys), self.prototypes @ b.T  # (M, Q), (M, B)
         if opt.score == "loss":
             s, low, high = self.loss_memory.score(batch.index)
         elif len(keys) == 0:
             s, low, high = b.new_zeros(len(b)), b.new_zeros(()), b.new_zeros(())
         else:
             d = neighbour_density(
-                to_queue if opt.score == "prototype" else b @ keys.T,
+                similarity if opt.score == "prototype" else to_queue(b, keys),
                 opt.n_neighbours,
                 weighting=opt.knn_weighting,
                 scale=opt.density_scale,
             )
             s, low, high = (d[to_batch.argmax(0)] if opt.score == "prototype" else d), d.min(), d.max()
-        return {"to_queue": to_queue, "to_batch": to_batch, "s": s, "low": low, "high": high}
+        return {"to_queue": similarity, "to_batch": to_batch, "s": s, "low": low, "high": high}
 
     @torch.no_grad()
     def after_step(self, batch: Batch, step: Step) -> None:
@@ -132,9 +133,11 @@ class TailednessState(Method):
             members, assigned = e["b"], e["to_batch"].argmax(0)
         else:  # of the similarities to the queue only the new entries' columns have changed
             members = self.queue.valid()[0]
-            to_queue = F.pad(e["to_queue"], (0, len(members) - e["to_queue"].shape[1]))
-            to_queue[:, slots] = e["to_batch"][:, -len(slots) :]
-            assigned = nearest_prototype(to_queue)
+            similarity, more = e["to_queue"], len(members) - e["to_queue"].shape[1]
+            if more:
+                similarity = torch.cat([similarity.T, similarity.new_empty(more, len(similarity))]).T
+            similarity[:, slots] = e["to_batch"][:, -len(slots) :]
+            assigned = nearest_prototype(similarity)
         self.prototypes.copy_(update_prototypes(self.prototypes, members, assigned, opt.lambda_tail))
 
         if opt.uncertainty == "confidence":
@@ -167,7 +170,7 @@ class TailednessState(Method):
         if len(keys) == 0:
             return None
         points = b if opt.score == "instance" else self.prototypes
-        d = neighbour_density(points @ keys.T, opt.n_neighbours, weighting=opt.knn_weighting)
+        d = neighbour_density(to_queue(points, keys), opt.n_neighbours, weighting=opt.knn_weighting)
         return d if opt.score == "instance" else d[(b @ self.prototypes.T).argmax(1)]
 
     def training_tailedness(self, feed: Feed) -> Tensor | None:

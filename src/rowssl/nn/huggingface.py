@@ -19,6 +19,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from rowssl.errors import InputError
 from rowssl.nn.encoders import IMAGENET_MEAN, IMAGENET_STD, Parts, Preprocessing, check_size, parse_tail, refuse
+from rowssl.nn.resnet import load_resnet
 from rowssl.nn.tails import Pool, StageTail
 from rowssl.nn.vit import Block, LastBlocks
 from rowssl.nn.weights import hub_answers, verify
@@ -261,7 +262,8 @@ def open_huggingface(spec: str, tail: str, image_size: int | None) -> Parts:
         if wanted == "blocks":
             raise refuse(spec, tail, "stage or adapter")
         train_stage = wanted == "stage"
-        trunk, stage = cut_stage(load_model(folder, kind), kind, train_stage=train_stage)
+        model = (load_resnet(folder, config) if kind == "resnet" else None) or load_model(folder, kind)
+        trunk, stage = cut_stage(model, kind, train_stage=train_stage)
         return Parts(trunk, stage, "map" if train_stage else "pooled", recipe, config)
     if wanted == "stage":
         raise refuse(spec, tail, "blocks:K or adapter")
