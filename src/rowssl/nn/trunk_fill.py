@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -111,8 +112,12 @@ def fill(store: TrunkStore, source: FreshSource, *, progress: bool, crew: Crew |
 def help_out(store: TrunkStore, source: FreshSource) -> int:
     """Compute parts that another process has announced and nobody has taken, as long as there are any. How many it were."""
     parts, count = Parts(store), 0
+    free = parts.claimed(parts.announced())
+    first = next(free, None)
+    if first is None:  # whoever waits asks often: nothing is set up for nothing
+        return 0
     with _conditions():
-        for shard, values in _computed(parts.claimed(parts.announced()), source, store):
+        for shard, values in _computed(chain([first], free), source, store):
             parts.put(shard, values)
             parts.release(shard)
             count += 1
