@@ -1,6 +1,6 @@
 """How accuracy depends on the number of cached views, and what the cache saves end to end.
 
-    python benchmarks/views.py --data-root ../shared/data/cifar100 --encoder ../shared/encoders/resnet50-imagenet
+    python benchmarks/views.py --data-root ../shared/data --encoder ../shared/encoders/resnet50-imagenet --image-size 96
     python benchmarks/views.py --quick
 
 A subset of CIFAR-100 (2,000 training pictures of a long-tailed split, all test pictures of `--test` per class) is trained for 20
@@ -51,7 +51,13 @@ def run(
     """Seconds from pixels to metrics.json, and the metrics."""
     content = {
         "data": data(options),
-        "encoder": {"name": options.encoder, "views": views, "cache": str(cache)},
+        "encoder": {
+            "name": options.encoder,
+            "image_size": options.image_size,
+            "tail": options.tail,
+            "views": views,
+            "cache": str(cache),
+        },
         "method": {"name": options.method},
         "train": {"epochs": options.epochs},
         "classes": "oracle",
@@ -72,6 +78,8 @@ def main() -> None:
     parser.add_argument("--data", default="cifar100")
     parser.add_argument("--data-root", help="folder with the benchmark's files")
     parser.add_argument("--encoder", help="name or folder")
+    parser.add_argument("--image-size", type=int, help="pixels; as the encoder has it by default")
+    parser.add_argument("--tail", default="auto", help="what of the encoder is trained")
     parser.add_argument("--method", default="dts")
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--test", type=int, default=2000, help="test pictures")
@@ -90,7 +98,7 @@ def main() -> None:
     print(
         f"{options.data}, {len(problem.table):,} rows, {options.epochs} epochs, {options.seeds} seeds, encoder {options.encoder},"
     )
-    print(f"method {options.method}, {torch.get_num_threads()} threads\n")
+    print(f"{options.image_size or 'usual'} px, method {options.method}, {torch.get_num_threads()} threads\n")
     found: dict[int, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory(dir=options.cache) as name:
         run(

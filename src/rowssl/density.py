@@ -38,9 +38,7 @@ def largest(values: Tensor, k: int) -> Tensor:
     whole = columns - columns % GROUP
     if whole < 4 * k * GROUP:
         return values.topk(k, dim=1).values
-    groups = values[:, :whole].unflatten(
-        1, (GROUP, -1)
-    )  # a group is every so many-th: its maximum needs no step across a row
+    groups = values[:, :whole].unflatten(1, (GROUP, -1))  # entries far apart: maxima of whole stretches of memory
     where = groups.amax(1).contiguous().topk(k, dim=1).indices
     candidates = groups.gather(2, where[:, None].expand(rows, GROUP, k)).flatten(1)
     return torch.cat([candidates, values[:, whole:]], dim=1).topk(k, dim=1).values

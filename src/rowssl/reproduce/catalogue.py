@@ -58,7 +58,7 @@ TABLES = (
     ),
     Item(
         "cifar_bal", "Balanced CIFAR-100", "Table D.6", (_block(BALANCED, SEVEN),), claims=claims.BALANCED,
-        note="The classes are stratified here; the paper's balanced runs drew the labelled images over all known classes.",
+        note="Labelled are half of the images of the known classes, drawn over all of them as in GCD's protocol.",
     ),
     Item(
         "cifar_diff_imb", "CIFAR-100-LT, imbalance ratio 10", "Table D.7",
@@ -116,14 +116,15 @@ TABLES = (
             Line("gcd", "C unknown", classes="search"),
             Line("simgcd", "C unknown", classes="double"),
             Line("bacon", "C unknown", classes="search"),
-            Line("dts", "C unknown", classes="double"),
-            Line("dts", "C unknown, idle heads left idle", {"u_empty": "zero"}, classes="double"),
+            Line("dts", "C unknown", per_class={"n_prototypes": 1}, classes="double"),
+            Line("dts", claims_dts.IDLE, {"u_empty": "zero"}, per_class={"n_prototypes": 1}, classes="double"),
             Line("dts", "C known", paper=DEFAULT),
         )),), (("C_hat", ""), *MAIN), claims=claims_dts.UNKNOWN,
-        note="GCD and BaCon get the number that GCD's search finds on the encoder's features; the others get twice the true "
-        "number of heads, and C_hat counts those that some training image chooses. The default of DTS gives heads without "
-        "images the greatest uncertainty, which calls them back into use; one more line leaves them idle, as the paper's "
-        "equations do.",
+        note="GCD and BaCon get the number that GCD's search finds on the encoder's features, which is one for both and lies "
+        "between the number of known classes and four times that; the others get twice the true number of heads, and C_hat "
+        "counts those that some training image chooses. DTS keeps as many prototypes as there are classes, as the authors' "
+        "run did. Its default gives heads without images the greatest uncertainty, which calls them back into use; one more "
+        "line leaves them idle, as the paper's equations do.",
     ),
     Item(
         "prototypes", "Number of tailedness prototypes M", "Table D.5",

@@ -6,8 +6,7 @@ from rowssl.reproduce.spec import Data
 
 
 def _cifar(gamma: float, prior: str, rows: int) -> Data:
-    name = "CIFAR-100" if gamma == 1 else "CIFAR-100-LT"
-    return Data(name, f"{gamma:g}", prior, {"name": "cifar100", "gamma": gamma, "prior": prior}, rows)
+    return Data("CIFAR-100-LT", f"{gamma:g}", prior, {"name": "cifar100", "gamma": gamma, "prior": prior}, rows)
 
 
 def _herbarium(prior: str) -> Data:
@@ -16,7 +15,7 @@ def _herbarium(prior: str) -> Data:
 
 MATCH, MISMATCH = _cifar(100.0, "match", 10_971), _cifar(100.0, "mismatch", 10_971)
 MATCH_10, MISMATCH_10 = _cifar(10.0, "match", 19_636), _cifar(10.0, "mismatch", 19_636)
-BALANCED = _cifar(1.0, "match", 50_000)
+BALANCED = Data("CIFAR-100", "1", "match", {"name": "cifar100", "protocol": "gcd", "known": 50}, 50_000)
 SPLIT_1 = Data(
     "CIFAR-100-LT", "100", "match",
     {"name": "cifar100", "gamma": 100.0, "prior": "match", "protocol": "bacon"}, 9_754, known_share=0.8,
