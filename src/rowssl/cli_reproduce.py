@@ -134,7 +134,8 @@ def _show_list(items: Sequence[Item], settings: Settings, workers: int | None) -
     left = clock(cost(plans, settings, results_of(plans, settings)) / at_once)
     text = (
         f"scale {settings.scale}, seeds {', '.join(map(str, settings.seeds))}: {len(different)} different cells whose data "
-        f"are at hand, about {left} to go with {at_once} at a time, and the trunk cache if it is not there yet"
+        f"are at hand, about {left} to go with {at_once} at a time, and the trunk cache if it is not there "
+        "yet; where no such run is finished, priced as for pooled features, which blocks of a transformer exceed by far"
     )
     console.print(text, markup=False, soft_wrap=True)
     for note in notes:

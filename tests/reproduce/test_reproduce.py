@@ -136,6 +136,31 @@ def test_a_cell_without_features_is_run_again_elsewhere(place: Path) -> None:
         shutil.rmtree(place / "out" / "tsne" / "runs", ignore_errors=True)
 
 
+def test_a_cell_that_measured_too_rarely_is_run_again_elsewhere(place: Path) -> None:
+    """The run of `main` measures phi every tenth epoch, the figure shows more; both have one name."""
+    assert reproduce(place, "tail_discovery") == 0
+    (folder,) = (
+        plan.like.folder(place / "out" / "runs")
+        for plan in planned(ITEMS["tail_discovery"], settings(place), estimate=False)
+        if plan.line.variant == "score=prototype"
+    )
+    path, runs = folder / "metrics.jsonl", place / "out" / "tail_discovery" / "runs"
+    lines = path.read_text().splitlines()
+    first = {key: value for key, value in json.loads(lines[0]).items() if key != "phi"}
+    try:
+        path.write_text("\n".join([json.dumps(first), *lines[1:], ""]))
+        assert reproduce(place, "tail_discovery") == 0
+        assert [one.parent.name for one in runs.glob("*/cell.json")] == [folder.name]
+        _, rows = content(place / "out" / "tail_discovery" / "results.csv")
+        measured = {(row["variant"], row["metric"]) for row in rows}
+        assert {f"phi, epoch {epoch}" for epoch in (1, 2)} <= {
+            metric for name, metric in measured if name == "score=prototype"
+        }
+    finally:
+        path.write_text("\n".join([*lines, ""]))
+        shutil.rmtree(runs, ignore_errors=True)
+
+
 def test_list_and_dry_run_say_what_there_is_and_what_is_missing(place: Path, capsys) -> None:
     assert reproduce(place, "--list") == 0
     text = capsys.readouterr().out

@@ -64,7 +64,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Variant:
-    """A named change of options, e.g. `Variant("M=50", {"method.options.prototypes": 50})`."""
+    """A named change of options, e.g. `Variant("M=50", {"method.options.n_prototypes": 50})`."""
 
     name: str = ""
     overrides: Mapping[str, Any] | None = None

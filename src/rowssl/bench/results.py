@@ -74,12 +74,6 @@ def to_csv(rows: Iterable[Row]) -> str:
     return text.getvalue()
 
 
-def from_csv(path: Path) -> list[Row]:
-    """Rows that `to_csv` wrote."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 class Section(NamedTuple):
     """Rows that may be compared: same data, same split, same encoder."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from rowssl.bench.paper import SOURCE
 from rowssl.bench.results import Column, Entry, Row, Section, Stat, Summary, summarise
@@ -34,17 +34,21 @@ def marks(values: Sequence[float | None]) -> list[str]:
     return ["" if value is None else words.get(float(shown(value)), "") for value in values]
 
 
-def column_marks(entries: Entries, columns: Sequence[Column]) -> dict[Column, dict[Entry, str]]:
-    """Marks of every column of a table."""
+def column_marks(
+    entries: Entries, columns: Sequence[Column], unmarked: Container[Entry] = ()
+) -> dict[Column, dict[Entry, str]]:
+    """Marks of every column of a table; those of `unmarked` do not take part."""
     result = {}
     for column in columns:
-        stats = [numbers.get(column) for numbers in entries.values()]
+        stats = [None if entry in unmarked else numbers.get(column) for entry, numbers in entries.items()]
         words = marks([None if stat is None else stat.mean for stat in stats])
         result[column] = dict(zip(entries, words, strict=True))
     return result
 
 
-def markdown_table(entries: Entries, columns: Sequence[Column], *, mark: bool = True) -> str:
+def markdown_table(
+    entries: Entries, columns: Sequence[Column], *, mark: bool = True, unmarked: Container[Entry] = ()
+) -> str:
     """A line for each entry; empty if none of them has one of the columns.
 
     Without `mark` the numbers are no percentages: none of them is best, and three digits are shown whatever their size.
@@ -53,7 +57,7 @@ def markdown_table(entries: Entries, columns: Sequence[Column], *, mark: bool = 
     if not columns:
         return ""
     number = shown if mark else "{:.3g}".format
-    marked = column_marks(entries if mark else {entry: {} for entry in entries}, columns)
+    marked = column_marks(entries, columns, unmarked if mark else entries)
 
     def cell(entry: Entry, column: Column) -> str:
         stat = entries[entry].get(column)
@@ -95,7 +99,7 @@ def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 def latex_table(
     section: Section, entries: Entries, columns: Sequence[Column], label: str, *, caption: str | None = None, mark: bool = True,
-    signed: bool = False,
+    signed: bool = False, unmarked: Container[Entry] = (),
 ) -> str:  # fmt: skip
     """A table for the packages booktabs and multirow; empty if there is no number.
 
@@ -104,7 +108,7 @@ def latex_table(
     columns = present(entries, columns)
     if not columns:
         return ""
-    marked = column_marks(entries if mark else {entry: {} for entry in entries}, columns)
+    marked = column_marks(entries, columns, unmarked if mark else entries)
 
     def cell(entry: Entry, column: Column) -> str:
         stat = entries[entry].get(column)

@@ -20,9 +20,10 @@ def _above(
 
 _TAU, _TRUE = f"Table D.1. {quotes.TEMPERATURE}", f"Table D.1. {quotes.TRUE_PRIOR}"
 TEMPERATURE = (
+    _above("density temperature above constant", _TAU, "tau=density", "tau=constant", "All"),
     *(
-        _above("density temperature above constant", _TAU, "tau=density", "tau=constant", group)
-        for group in ("All", "New", "Few")
+        _above("density temperature above constant", f"Table D.1. {quotes.TABLE}", "tau=density", "tau=constant", group)
+        for group in ("New", "Few")
     ),
     _above("density temperature above the estimated prior", _TAU, "tau=density", "tau=estimated prior", "All"),
     *(
@@ -44,8 +45,8 @@ UNCERTAINTY = (
         for group in ("New", "Few")
     ),
     *(
-        _above(f"tailedness above the {word}", f"Table D.2. {quotes.UNCERTAINTY}", _U, f"u={word}", "All")
-        for word in ("confidence", "estimated prior")
+        _above(f"tailedness above the {word}", f"Table D.2. {quote}", _U, f"u={word}", "All")
+        for word, quote in (("confidence", quotes.TABLE), ("estimated prior", quotes.UNCERTAINTY))
     ),
 )
 
@@ -74,10 +75,14 @@ def components(dataset: str) -> tuple[Claim, ...]:
     ]
     if not cub:
         found += [
-            _above("the whole method, (e) above every part,", table + quotes.WHOLE, E, (A, B, C, D), group)
-            for group in ("All", "New", "Few")
+            _above("uncertainty, (d) above (b),", table + quotes.IN_ALL, D, B, group)
+            for group in ("All", "Old", "Many", "Med")
         ]
-        found += [_above("momentum encoder, (b) above (a),", table + quotes.MOMENTUM, B, A, "All")]
+        found += [
+            _above("the whole method, (e) above every part,", table + quotes.WHOLE, E, (A, B, C, D), group)
+            for group in ("All", "Old", "New", "Many", "Med", "Few")
+        ]
+        found += [_above("momentum encoder, (b) above (a),", table + quotes.TABLE, B, A, "All")]
     return tuple(found)
 
 
@@ -87,12 +92,19 @@ def _unknown(method: str, metric: str, group: str = "", variant: str = "C unknow
 
 IDLE = "C unknown, idle heads left idle"
 UNKNOWN = (
+    Claim(
+        "GCD's search (also BaCon's number) finds fewer classes than there are",
+        f"Table D.4. {quotes.UNDERESTIMATE}",
+        _unknown("GCD", "C_hat"),
+        "C",
+        sign=-1,
+    ),
     *(
         Claim(
-            f"{name}: fewer classes found than there are",
+            f"{name} loses In-bACC All by it",
             f"Table D.4. {quotes.UNDERESTIMATE}",
-            _unknown(name, "C_hat"),
-            "C",
+            _unknown(name, "In-bACC", "All"),
+            _unknown(name, "In-bACC", "All", "C known"),
             sign=-1,
         )
         for name in ("GCD", "BaCon")
@@ -164,13 +176,11 @@ def _phi(score: str, group: str) -> Where:
 TAIL = (
     *(
         Claim(
-            f"phi of the {group} {'higher' if sign > 0 else 'lower'} by prototype than by {other}",
+            f"phi of the tail higher (so that of the head lower) by prototype than by {other}",
             f"Figure D.1. {quotes.DISCOVERS}",
-            _phi("prototype", group),
-            _phi(other, group),
-            sign=sign,
+            _phi("prototype", "tail"),
+            _phi(other, "tail"),
         )
-        for group, sign in (("tail", 1), ("head", -1))
         for other in ("instance", "loss")
     ),
     *(

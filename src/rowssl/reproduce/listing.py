@@ -49,13 +49,22 @@ def listed(items: Sequence[Item], settings: Settings) -> list[Listed]:
         try:
             plans = planned(item, settings, estimate=False)
         except InputError:  # a subset or a split file cannot be made without the data
-            runs = sum(len(block.lines) for block in item.blocks) * len(settings.seeds)
-            found.append(Listed(item, runs, 0, None, missing, []))
-            continue
+            try:
+                plans = planned(_without_split_files(item), settings, estimate=False)
+            except InputError:
+                runs = sum(len(block.lines) for block in item.blocks) * len(settings.seeds)
+                found.append(Listed(item, runs, 0, None, missing, []))
+                continue
         done = sum(plan.cell is not None and read_result(plan.cell, settings.runs) is not None for plan in plans)
         found.append(Listed(item, len(plans), done, None, missing, plans))
     measured = results_of([plan for one in found for plan in one.plans], settings)
     return [replace(one, seconds=cost(one.plans, settings, measured)) if one.plans else one for one in found]
+
+
+def _without_split_files(item: Item) -> Item:
+    """The same number of runs of the same size, cut by a protocol: enough to price them."""
+    blocks = (replace(block, data=replace(block.data, made=False)) for block in item.blocks)
+    return replace(item, blocks=tuple(blocks))
 
 
 def results_of(plans: Sequence[Planned], settings: Settings) -> list[Result]:

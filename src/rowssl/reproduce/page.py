@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from rowssl.bench.cells import epoch_seconds
 from rowssl.bench.paper import SOURCE
 from rowssl.bench.results import Column, Entry, Row, Section, Stat, Summary, summarise
 from rowssl.bench.tables import Entries, comparison_table, latex_table, markdown_table
 from rowssl.reproduce.plan import Settings
-from rowssl.reproduce.rows import PaperNumbers
+from rowssl.reproduce.rows import Finished, PaperNumbers, shown_method
 from rowssl.reproduce.spec import Item
 from rowssl.reproduce.splits import CLASSES, IMAGES, TESTS
-from rowssl.reproduce.verdicts import Verdict, summary
+from rowssl.reproduce.verdicts import CONFIDENCE, Verdict, summary
 
 LEVELS = ("C_hat", "phi")  # where more is not better
 
@@ -32,8 +33,6 @@ def displayed(item: Item, rows: Sequence[Row], numbers: PaperNumbers) -> Summary
 
 def _in_order(item: Item, entries: Entries) -> dict[Entry, dict[Column, Stat]]:
     """Lines as the item has them."""
-    from rowssl.reproduce.rows import shown_method
-
     wanted = [(shown_method(line), line.variant) for block in item.blocks for line in block.lines]
     if item.kind == "strategies":
         wanted = [(method, "") for method, _ in wanted]
@@ -59,7 +58,9 @@ def claims_page(item: Item, verdicts: Sequence[Verdict], settings: Settings) -> 
     parts = [
         f"# {item.title}: claims\n\nOf {SOURCE}, {item.source}. {summary(verdicts)[:1].upper()}{summary(verdicts)[1:]}.\n",
         "A difference is that of the means, ± the sample standard deviation of the differences seed by seed. Not told apart: "
-        "the spread is as large as the difference. With one seed there is no spread, and yes or no is of that seed alone.\n",
+        f"the {CONFIDENCE:.0%} t interval of the mean difference holds zero (or the limit that a claim names). With one seed "
+        "there is no spread, and yes or no is of that seed alone. Against several methods the best of them by these very runs "
+        "counts, which makes a claim of being above all of them a little harder than it should be.\n",
     ]
     if settings.small:
         parts.append("**A small subset: this shows that the comparison runs, and nothing about the claims.**\n")
@@ -69,7 +70,7 @@ def claims_page(item: Item, verdicts: Sequence[Verdict], settings: Settings) -> 
 
 def results_page(
     item: Item, rows: Sequence[Row], numbers: PaperNumbers, verdicts: Sequence[Verdict], pictures: Sequence[str],
-    missing: Sequence[str], settings: Settings,
+    missing: Sequence[str], done: Sequence[Finished], settings: Settings,
 ) -> str:  # fmt: skip
     """results.md of an item."""
     parts = [f"# {item.title}\n\n{item.source} of {SOURCE}.{' ' + item.note if item.note else ''}\n"]
@@ -84,7 +85,8 @@ def results_page(
         seeds = sorted({int(row["seed"]) for row in rows})
         parts.append(
             f"{len(runs)} runs, {sum(runs.values()) / 60:.1f} minutes together, seeds {', '.join(map(str, seeds))}, encoder "
-            f"{', '.join(sorted({row['encoder'] for row in rows}))}, commit {', '.join(commits)}. "
+            f"{', '.join(sorted({row['encoder'] for row in rows}))}, {trained(done, settings)}; commit {', '.join(commits)}"
+            f"{' (**not all runs are of one commit**)' if len(commits) > 1 else ''}. "
             f"{'Mean' if item.kind == 'phi' else 'In percent, mean'} ± standard deviation over seeds"
             f"{'.' if item.kind == 'phi' else '. **Best**, <u>second best</u>.'}\n"
         )
@@ -94,7 +96,8 @@ def results_page(
     for section, entries in found.items():
         parts.append(f"## {section.title}\n")
         for columns in _parts(item):
-            parts.append(markdown_table(entries, columns, mark=not columns[0][0].startswith(LEVELS)))
+            mark = not columns[0][0].startswith(LEVELS)
+            parts.append(markdown_table(entries, columns, mark=mark, unmarked=unmarked(item)))
         beside = [comparison_table(entries, columns) for columns in _parts(item)]
         if any(beside):
             parts += [f"Ours / the paper's ({SOURCE}, with its own encoder) / difference:\n", *beside]
@@ -102,6 +105,22 @@ def results_page(
     if verdicts:
         parts.append(claims_page(item, verdicts, settings).replace("# ", "## ", 1))
     return "\n".join(part for part in parts if part)
+
+
+def trained(done: Sequence[Finished], settings: Settings) -> str:
+    """Epochs, tail, views and options of the runs: what else differs from the paper's."""
+    configs = [one.plan.cell.config for one in done if one.plan.cell is not None]
+    epochs = sorted({len(epoch_seconds(one.folder)) for one in done} - {0})
+    tails, views = sorted({c.encoder.tail for c in configs}), sorted({c.encoder.views for c in configs})
+    words = [f"{' or '.join(map(str, epochs))} epochs"] if epochs else []
+    words += [f"tail {' or '.join(tails)}", f"{' or '.join(map(str, views))} cached views"]
+    words += ["options as the methods have them" if settings.preset is None else f"DTS preset {settings.preset}"]
+    return ", ".join(words)
+
+
+def unmarked(item: Item) -> set[Entry]:
+    """Lines that are not compared with the others."""
+    return {Entry(shown_method(line), line.variant) for block in item.blocks for line in block.lines if not line.marked}
 
 
 def latex_page(item: Item, rows: Sequence[Row], numbers: PaperNumbers) -> str:
@@ -129,6 +148,7 @@ def latex_page(item: Item, rows: Sequence[Row], numbers: PaperNumbers) -> str:
                         caption=caption,
                         mark=mark and not signed,
                         signed=signed,
+                        unmarked=unmarked(item),
                     )
                 )
     return "\n".join(part for part in parts if part)

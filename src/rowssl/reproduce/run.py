@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from rowssl.reproduce.figures import pictures, write_pictures
 from rowssl.reproduce.listing import missing_data
 from rowssl.reproduce.page import claims_page, latex_page, results_page
 from rowssl.reproduce.plan import Planned, Settings, class_number, planned
-from rowssl.reproduce.rows import Finished, PaperNumbers, comparison_csv, finished, item_rows
+from rowssl.reproduce.rows import Finished, PaperNumbers, comparison_csv, curve_of, finished, item_rows
 from rowssl.reproduce.spec import Item
 from rowssl.reproduce.verdicts import Verdict, judge, summary
 
@@ -47,8 +47,8 @@ def reproduce(
     made = []
     for item in items:
         done = finished(plans[item.name], settings.runs)
-        if item.kind == "tsne":
-            done, more = _with_features(done, settings, workers, on)
+        if lacks := LACKS.get(item.kind):
+            done, more = _again(item, done, lacks, settings, workers, on)
             failures += more
         made.append(write_item(item, plans[item.name], done, settings, failures))
     return made, failures
@@ -59,14 +59,34 @@ def _ordered(plans: Sequence[Planned]) -> list[Cell]:
     return [plan.cell for plan in sorted(plans, key=lambda plan: plan.seed) if plan.cell is not None]
 
 
-def _with_features(
-    done: Sequence[Finished], settings: Settings, workers: int | None, on: str
+def _no_features(one: Finished) -> bool:
+    """A run of an older version, which kept none."""
+    return read_sample(one.folder) is None
+
+
+def _rarely_measured(one: Finished) -> bool:
+    """The run of another item, which measured phi less often; how often is no part of a run's name."""
+    assert one.plan.cell is not None
+    every, measured = one.plan.cell.config.train.evaluate_every, curve_of(one.folder)
+    return any(epoch not in measured for epoch in range(every, max(measured, default=every) + 1, every))
+
+
+LACKS: dict[str, Callable[[Finished], bool]] = {"tsne": _no_features, "phi": _rarely_measured}
+
+
+def _again(
+    item: Item,
+    done: Sequence[Finished],
+    lacks: Callable[[Finished], bool],
+    settings: Settings,
+    workers: int | None,
+    on: str,
 ) -> tuple[list[Finished], list[Failure]]:
-    """Runs that kept some features. Those of an older version did not: they are run once more, in a folder of their own."""
-    runs = settings.out / "tsne" / "runs"
-    bare = [one for one in done if read_sample(one.folder) is None]
-    again = [one.plan.cell for one in bare if one.plan.cell is not None]
-    failures = run_cells(again, runs, workers=workers, on=on).failures if again else []
+    """Runs that lack what a figure shows are run once more, in a folder of their own."""
+    runs = settings.out / item.name / "runs"
+    bare = [one for one in done if lacks(one)]
+    cells = [one.plan.cell for one in bare if one.plan.cell is not None]
+    failures = run_cells(cells, runs, workers=workers, on=on).failures if cells else []
     fresh = {one.folder.name: one for one in finished([one.plan for one in bare], runs)}
     return [fresh.get(one.folder.name, one) for one in done], failures
 
@@ -97,7 +117,7 @@ def write_item(
         write_text(folder / "comparison.csv", comparison_csv(rows, numbers))
         write_text(folder / "results.tex", latex_page(item, rows, numbers))
         write_text(folder / "claims.md", claims_page(item, verdicts, settings))
-    write_text(folder / "results.md", results_page(item, rows, numbers, verdicts, names, missing, settings))
+    write_text(folder / "results.md", results_page(item, rows, numbers, verdicts, names, missing, done, settings))
     return Reproduced(item, folder, rows, verdicts, missing)
 
 

@@ -57,6 +57,7 @@ class Line:
     shown : the paper's word for the method, where the package runs another one for this line.
     classes : who says how many classes there are: the truth, twice the truth as heads, or GCD's search.
     paper : table and variant of the paper's number beside this line, if they are not the table's own.
+    marked : whether it may be best or second best; not so for lines that know more than the others, or that the paper lacks.
     """
 
     method: str
@@ -66,6 +67,7 @@ class Line:
     shown: str | None = None
     classes: Literal["true", "double", "search"] = "true"
     paper: tuple[str, str] | None = None
+    marked: bool = True
 
 
 @dataclass(frozen=True)

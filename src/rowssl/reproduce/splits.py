@@ -49,7 +49,8 @@ def small_split(data: Data, train: Table, test: Table) -> Split:
         ratio, largest = None, None
     else:
         largest = min(len(found) for found in rows.values())
-        ratio = min(float(data.options.get("gamma", 100.0)), largest / 2)
+        usual = float(data.gamma) if data.gamma[:1].isdigit() else 100.0
+        ratio = min(usual, largest / 2)
         if largest < 4:
             raise InputError(f"{data.options['name']}: the small subset needs 4 images of each of its classes.")
     labels = np.concatenate([np.full(len(found), place) for place, found in enumerate(rows.values())])

@@ -10,6 +10,7 @@ from rowssl.bench.results import Row
 from rowssl.reproduce.spec import Claim, Where
 
 PaperOf = Callable[[Where], float | None]
+CONFIDENCE = 0.9  # of ten differences that do not exist one is taken for real
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Verdict:
 
 
 def judge(claim: Claim, rows: Sequence[Row], *, classes: int, paper_of: PaperOf) -> Verdict:
-    """Compare seed by seed; a difference no larger than its spread over seeds is not told apart."""
+    """Compare seed by seed; told apart is a difference whose t interval does not reach the claim's limit, see `margin`."""
     left = _values(rows, claim.left)
     rights = _rights(claim, classes)
     if isinstance(rights, float):
@@ -72,9 +73,16 @@ def judge(claim: Claim, rows: Sequence[Row], *, classes: int, paper_of: PaperOf)
     mean = statistics.fmean(differences.values())
     spread = statistics.stdev(differences.values()) if len(differences) > 1 else None
     over = claim.sign * mean - claim.least
-    told = spread is None or abs(over) > spread
+    told = spread is None or abs(over) > margin(spread, len(differences))
     state = ("yes" if over > 0 else "no") if told and over != 0 else "not told apart"
     return Verdict(claim, state, mean, spread, len(differences), paper, against)
+
+
+def margin(spread: float, seeds: int) -> float:
+    """Half of the two-sided interval of a mean of that many differences with that sample standard deviation."""
+    from scipy.stats import t
+
+    return float(t.ppf((1 + CONFIDENCE) / 2, seeds - 1)) * spread / seeds**0.5
 
 
 def _rights(claim: Claim, classes: int) -> float | tuple[Where, ...]:
