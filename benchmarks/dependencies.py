@@ -6,6 +6,7 @@ Follows the requirements of the package and of its extras through the installed 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
@@ -71,6 +72,12 @@ def extras() -> list[str]:
     )
 
 
+def builders() -> list[str]:
+    """What an isolated build installs; constraints do not reach it."""
+    project = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    return [f"`{line}`" for line in project["build-system"]["requires"]]
+
+
 def page() -> str:
     """The table, smallest set first: a distribution is listed with the first extra that needs it."""
     needed: dict[str, str] = dict.fromkeys(closure("rowssl"), "always")
@@ -83,7 +90,11 @@ def page() -> str:
         f"| {metadata.metadata(name)['Name']} | {versions.get(name, 'not pinned')} | {why} | {licence(name)} |"
         for name, why in sorted(needed.items(), key=lambda item: (order.index(item[1]), item[0]))
     ]
-    return HEAD + "\n".join(rows) + "\n"
+    return (
+        HEAD
+        + "\n".join(rows)
+        + f"\n\nTo build the package pip fetches {', '.join(builders())}, as `pyproject.toml` pins them.\n"
+    )
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ TESTS = {
         "tests/test_evaluate.py",
         "tests/reference/test_protocol.py",
         "tests/properties/test_evaluate_properties.py",
-        "--deselect=tests/test_evaluate.py::test_a_million_predictions_over_a_thousand_classes_take_less_than_two_seconds",
+        "--deselect=tests/test_evaluate.py::test_a_million_predictions_over_a_thousand_classes",
     ],
 }
 EARLY = (  # imported once, before the forks; nothing here may import a file that is changed

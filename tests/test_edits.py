@@ -269,7 +269,10 @@ def test_a_damaged_history_is_refused_in_a_sentence(own_run: Path):
     edit_run.rename(own_run, "a", "zero", report=False)
     path = own_run / "edits.json"
     content = json.loads(path.read_text())
+    changed = {**content, "history": [{**content["history"][0], "name": "one"}]}
     broken = [("{", "cannot be read"), (json.dumps({**content, "format": 9}), "format 9")]
+    broken += [(json.dumps(changed), "is not as it was written.*take out `self`")]
+    content.pop("self")
     broken += [(json.dumps({**content, "model": "other"}), "another model")]
     broken += [(json.dumps({**content, "history": [{"do": "merge", "into": "x", "class": "a"}]}), "edit 1")]
     broken += [(json.dumps({**content, "history": ["?"]}), "edit 1")]
@@ -277,3 +280,6 @@ def test_a_damaged_history_is_refused_in_a_sentence(own_run: Path):
         path.write_text(text)
         with pytest.raises(InputError, match=words):
             Edits.load(own_run)
+    del changed["self"]  # mended by hand
+    path.write_text(json.dumps(changed))
+    assert Edits.load(own_run).names["a"] == "one"

@@ -19,6 +19,7 @@ from rowssl.config import build_config
 from rowssl.demo import demo_config
 from rowssl.errors import InputError
 from rowssl.fit import fit, schedule
+from rowssl.model import load_model
 
 DATA = ["--data", "digits", "--protocol", "longtail", "--known", "5", "--gamma", "10", "--prior", "mismatch"]
 
@@ -208,3 +209,20 @@ def test_from_pixels_through_the_last_block_of_a_transformer(tmp_path, views):
     total = [sum(row["loss"].values()) for row in run.curves]
     assert total[-1] < total[1]  # in the first epoch the queue is still filling
     assert run.metrics["in_bacc"]["all"] is not None
+
+
+def test_views_on_the_fly_train_the_same_kind_of_model_as_cached_ones(tmp_path):
+    """Wide pooled features are shortened in both; new views in every epoch need no mixing."""
+    runs = {}
+    for views in (2, 0):
+        content = small("simgcd", epochs=2)
+        content["encoder"] = {"name": "pixels", "views": views, "reduce": 16}
+        runs[views] = fit(build_config(content), tmp_path / f"run-{views}")
+    assert {run.features.train.shape for run in runs.values()} == {(16,)}
+    assert {views: run.features.train.n_views for views, run in runs.items()} == {2: 2, 0: 2}
+    first = runs[0].features.train
+    rows, which = np.arange(4), np.zeros(4, dtype=np.int64)
+    assert not np.array_equal(first.view(rows, which, 0).numpy(), first.view(rows, which, 1).numpy())
+    again = load_model(tmp_path / "run-0")
+    assert again.encoder.tail is not None
+    assert runs[0].metrics["in_bacc"]["all"] is not None

@@ -156,6 +156,19 @@ def test_mixing_stays_between_views_of_the_row() -> None:
     assert changed > 100
 
 
+def test_of_two_views_each_is_asked_for_once_and_mixed_with_the_other() -> None:
+    two, asked = source(views=2), []
+    view = two.view
+    two.view = lambda rows, which, epoch: (asked.append(which), view(rows, which, epoch))[1]  # type: ignore[method-assign]
+    batch = feed(source=two, augmentation=FeatureAugmentation(mix=1.0)).batch(0)
+    assert len(asked) == 2
+    assert (asked[0] + asked[1] == 1).all()
+    for number in (0, 1):  # 0 is row, 1 is row + 0.1; in between is what is mixed
+        within = (batch.views[number] - batch.index[:, None])[:, 0]
+        assert ((within > -1e-4) & (within < 0.1 + 1e-4)).all()
+        assert len(within.unique()) > 8
+
+
 def test_dropout_keeps_the_mean_and_noise_has_the_length_asked_for() -> None:
     big = ArraySource(np.ones((ROWS, 4000), dtype=np.float32))
     dropped = feed(source=big, augmentation=FeatureAugmentation(dropout=0.25)).batch(0).views[0]

@@ -125,9 +125,9 @@ def tidy(folder: Path) -> None:
     """Remove what killed processes left half written in a folder; put back what one had moved aside to replace it."""
     for stray in folder.glob(".*.tmp"):
         made = TEMPORARY.fullmatch(stray.name)
-        if made and _lives(int(made["process"])):
+        if made is None or _lives(int(made["process"])):  # not ours, or not left behind
             continue
-        if made and made["old"] and not (folder / made["name"]).exists():
+        if made["old"] and not (folder / made["name"]).exists():
             os.replace(stray, folder / made["name"])
         else:
             remove(stray)

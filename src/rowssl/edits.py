@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rowssl.checkpoint import write_text
+from rowssl.checkpoint import own_hash, tidy, write_text
 from rowssl.data.images import printable
 from rowssl.edit_state import EditedClass, State
 from rowssl.errors import InputError
@@ -76,6 +76,10 @@ class Edits:
             raise InputError(f"{path} has format {version}, this version of rowssl reads format {EDITS_FORMAT}.")
         if model != plain.model:
             raise InputError(f"{path} belongs to another model than the one in {path.parent}: move it away.")
+        if content.get("self", own_hash(content)) != own_hash(content):
+            raise InputError(
+                f"{path} is not as it was written: move it away if it is damaged; if you changed it yourself, take out `self`."
+            )
         for number, one in enumerate(history, start=1):
             if not isinstance(one, dict):
                 raise InputError(f"{path}: edit {number} is none: mend it, or remove it.")
@@ -98,7 +102,7 @@ class Edits:
     def save(self, run: Path) -> None:
         """Write `edits.json`, whole or not at all."""
         content = {"format": EDITS_FORMAT, "model": self.model, "history": list(self.history)}
-        write_text(run / FILE, json.dumps(content, indent=1, ensure_ascii=False))
+        write_text(run / FILE, json.dumps({**content, "self": own_hash(content)}, indent=1, ensure_ascii=False))
 
     @cached_property
     def effective(self) -> tuple[dict[str, Any], ...]:
@@ -290,6 +294,7 @@ def change(run: str | Path, edit: Callable[[Edits], Edits], after: Callable[[Edi
     """Load, change and save the edits of a run while no other process does; `after` runs before the next one may."""
     folder = run_folder(run)
     with locked(folder):
+        tidy(folder)
         edits = edit(Edits.load(folder))
         edits.save(folder)
         if after is not None:

@@ -91,10 +91,10 @@ def _choose(table: Table) -> tuple[str, str]:
 
 
 def _reduced(features: Features, config: EncoderConfig, seed: int, reduction: Reduction | None) -> Features:
-    """Shorten wide pooled features, unless views are made on the fly or it is switched off."""
+    """Shorten wide pooled features, unless it is switched off."""
     encoder, train = features.encoder, features.train
     wide = len(encoder.trunk_shape) == 1 and isinstance(encoder.tail, AdapterTail)
-    if not wide or config.views == 0 or config.reduce == 0 or encoder.trunk_shape[0] <= config.reduce:
+    if not wide or config.reduce == 0 or encoder.trunk_shape[0] <= config.reduce:
         return features
     if reduction is None or len(reduction.mean) != encoder.trunk_shape[0]:
         reduction = fit_reduction(train, min(config.reduce, len(train)))

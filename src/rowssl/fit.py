@@ -20,14 +20,14 @@ from rowssl import distributed
 from rowssl.checkpoint import Checkpoints
 from rowssl.config import RunConfig
 from rowssl.continued import open_start
-from rowssl.data.loader import FeatureAugmentation, Feed
+from rowssl.data.loader import FeatureAugmentation, Feed, makes_views
 from rowssl.epoch_log import EpochLog
 from rowssl.errors import InputError
 from rowssl.evaluate import Evaluation
 from rowssl.features import Features, open_features
 from rowssl.identity import identities
 from rowssl.judge import judge, tail_measure
-from rowssl.memory import peak_memory
+from rowssl.memory import peak_memory, reused_blocks
 from rowssl.methods import build_method, check_method
 from rowssl.methods.base import Method
 from rowssl.nn.convnet import ConvNet
@@ -214,6 +214,8 @@ def build_feed(config: RunConfig, problem: Problem, features: Features, device: 
     augmentation = replace(usual, **{name: value for name, value in asked.items() if value is not None})
     if features.train.n_views == 0:  # embeddings alone: there is no view to mix with
         augmentation = replace(augmentation, mix=0.0)
+    if makes_views(features.train) and options.mix is None:  # mixing stands for more views than are cached
+        augmentation = replace(augmentation, mix=0.0)
     return Feed(
         features.train, problem.targets,
         batch_size=batch_size, epochs=epochs, seed=config.seed, augmentation=augmentation, device=device,
@@ -250,7 +252,9 @@ def run_training(
     checkpoints = None if out is None else Checkpoints(out / "checkpoints")
     log = EpochLog(out / "metrics.jsonl" if out is not None and distributed.rank() == 0 else None)
     shown = bar(f"training {config.method.name}, epoch", feed.epochs, enabled=distributed.rank() == 0)
-    with threads_for(feed.batch_size * method.out_dim), shown as progress:
+    # Where the trunk runs in every step it has all cores, and keeps the memory of its layers.
+    conditions = reused_blocks() if makes_views(feed.source) else threads_for(feed.batch_size * method.out_dim)
+    with conditions, shown as progress:
         for epoch in train(method, feed, options, checkpoints=checkpoints, identity=identity, older=older):
             log.recover(checkpoints)
             row: dict[str, Any] = epoch.row()

@@ -41,16 +41,20 @@ def write_run(run: Run, out: Path, *, report: bool = True) -> None:
 
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
-        write_text(out / "config.json", run.config.model_dump_json(indent=1))
-        write_text(out / "metrics.json", json.dumps(run.metrics, indent=1))
         review = needs_review(run.answers, run.problem.targets)
         write_predictions(out / "predictions.csv", run.problem, run.answers, run.names, review)
         write_classes(out / "classes.csv", run.problem, run.answers, run.names)
+        if report:
+            place, placed_by = layout(
+                run.answers.feature, seed=run.config.seed
+            )  # kept: an edit moves nothing on the map
+            run = replace(run, answers=replace(run.answers, place=place, placed_by=placed_by))
+            save_model(out / "model", run)
+        # The answers hold the hashes of these: where a finished run is written again, little time lies between.
+        write_text(out / "config.json", run.config.model_dump_json(indent=1))
+        write_text(out / "metrics.json", json.dumps(run.metrics, indent=1))
         if not report:
             return
-        place, placed_by = layout(run.answers.feature, seed=run.config.seed)  # kept: an edit moves nothing on the map
-        run = replace(run, answers=replace(run.answers, place=place, placed_by=placed_by))
-        save_model(out / "model", run)
         save_answers(out / "answers", run)
         _set_aside_foreign_edits(out, run.metrics["identity"])
         if run.names.given is not None and not (out / FILE).exists():  # names that a run before this one had

@@ -13,6 +13,7 @@ import pytest
 from nn.test_trunk import RECIPE, make_encoder, make_table
 from rowssl.checkpoint import Checkpoints, read_directory, read_manifest
 from rowssl.config import build_config
+from rowssl.edits import Edits
 from rowssl.epoch_log import EpochLog
 from rowssl.errors import InputError
 from rowssl.fit import fit
@@ -84,10 +85,27 @@ def test_a_file_of_a_finished_run(name: str, run: Path, full: bool, tally: Tally
 
 def test_every_file_of_a_run_is_looked_after(run: Path) -> None:
     """Whoever adds a file says here how damage to it is found; tables and the report are written for people, not read back."""
-    for_people = {"predictions.csv", "classes.csv", "report.html", ".lock", ".edits.lock"}
+    for_people = {"predictions.csv", "classes.csv", "report.html", ".lock", ".edits.lock"}  # edits.json: the next test
     looked_after = {*FINISHED, "model/manifest.json", "answers/manifest.json", *for_people}
     files = {str(file.relative_to(run)) for file in run.rglob("*") if file.is_file()}
     assert {file for file in files if not file.startswith(("checkpoints/", "tensorboard/"))} == looked_after
+
+
+def test_the_history_of_edits(run: Path, full: bool, tally: Tally) -> None:
+    file = run / "edits.json"
+    ids = Edits.load(run).class_ids
+    try:
+        Edits.load(run).rename(ids[0], "first").merge(ids[0], ids[1]).save(run)
+        before, bits, found = Edits.load(run), positions(file, full), 0
+        for position, bit in bits:
+            with flipped(file, position, bit):
+                try:
+                    found += Edits.load(run) == before  # in the name of the hash itself: nothing has changed
+                except InputError as error:
+                    found += str(file) in str(error) and "\n" not in str(error)
+        tally("one flipped bit in `edits.json` of a run is found by name", found, len(bits))
+    finally:
+        file.unlink()
 
 
 @pytest.mark.parametrize("name", ["method.safetensors", "optimiser.safetensors", "manifest.json"])

@@ -215,6 +215,10 @@ def test_zipped_embeddings_that_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(embeddings, "available_memory", lambda: 10**6)
     with refused("unpacks to 0.0 GB, more than the memory that is free", megabytes=16):
         read_table(bomb)
+    many = npz(tmp_path / "x.npz", embeddings=array_bytes(np.zeros((900_000, 1), np.int8)))
+    assert many.stat().st_size < 2000
+    with refused("its 900,000 rows need 0.1 GB, more than the memory that is free", megabytes=16):
+        read_table(many)  # the values take less than there is, the names and labels of so many rows do not
 
 
 YAML = {

@@ -5,7 +5,11 @@ from __future__ import annotations
 import http.client
 import io
 import json
+import shutil
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -107,6 +111,28 @@ def test_an_edit_that_was_answered_survives_kill_9(
         assert answered
         kept += set(answered) <= history
     tally("server killed -9 while classes are renamed: every answered edit is there", kept, kills)
+
+
+def test_what_a_killed_server_left_undone_is_done_by_the_next(own_run: Path) -> None:
+    """Killed after an edit was saved: the tables are those before it, a temporary lies about, the report is old."""
+    run = shutil.copytree(own_run, own_run.parent / "killed")
+    dead = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True
+    )
+    (run / f".edits.json.{dead.stdout.strip()}.tmp").write_text("{")
+    (run / ".somebody's.tmp").write_text("not ours")
+    Edits.load(run).rename("a", "left undone").save(run)
+    with served(run) as (process, port):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection.request("GET", "/classes.csv")
+        assert "left undone" in connection.getresponse().read().decode()
+        connection.close()
+        assert "left undone" in (run / "predictions.csv").read_text()
+        assert sorted(path.name for path in run.glob(".*.tmp")) == [".somebody's.tmp"]
+        assert "left undone" not in (run / "report.html").read_text()
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    assert "left undone" in (run / "report.html").read_text()
 
 
 def test_slow_clients_are_given_up(own_run: Path) -> None:

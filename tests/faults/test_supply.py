@@ -13,7 +13,7 @@ import pytest
 from faults.forked import Forked
 from faults.runs import fit_command
 from rowssl.errors import InputError
-from rowssl.nn import huggingface, weights
+from rowssl.nn import model_folder, weights
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -53,6 +53,15 @@ def test_the_extras_of_the_project_are_those_that_are_installed() -> None:
     }
     names |= {re.split(r"[\s<>=~!;\[]", line)[0] for line in project["dependencies"]}
     assert sorted(name for name in names - {"rowssl"} if re.sub(r"[-_.]+", "-", name).lower() not in pinned()) == []
+
+
+def test_what_builds_the_package_is_exact_and_on_the_page() -> None:
+    import tomllib
+
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert [line for line in needed if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    assert [line for line in needed if f"`{line}`" not in page] == []
 
 
 def test_the_page_lists_what_is_pinned() -> None:
@@ -135,11 +144,11 @@ def test_a_damaged_download_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setenv("ROWSSL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(hub, "snapshot_download", download)
-    monkeypatch.setattr(huggingface, "hub_answers", lambda name: True)
+    monkeypatch.setattr(model_folder, "hub_answers", lambda name: True)
     with pytest.raises(InputError, match=f"has sha256 {hashlib.sha256(b'as it came').hexdigest()} where"):
-        huggingface.folder_of("somebody/something")
+        model_folder.folder_of("somebody/something")
     blob.write_bytes(b"as published")
-    assert huggingface.folder_of("somebody/something") == snapshot
+    assert model_folder.folder_of("somebody/something") == snapshot
 
 
 def test_every_published_encoder_is_checked_by_a_sum() -> None:

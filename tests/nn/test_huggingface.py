@@ -231,6 +231,40 @@ def test_broken_folders_are_refused_in_one_sentence(tmp_path: Path, empty_machin
         build_encoder("hf:facebook/dinov2-base")
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"size": {"shortest_edge": 1000000000}}',
+        '{"size": 4}',
+        '{"crop_pct": 1e-6}',
+        '{"crop_pct": NaN}',
+        '{"crop_pct": "x"}',
+        '{"size": 4000, "crop_size": 20}',
+        '{"image_mean": [0.5, 0.5]}',
+        '{"image_mean": "abc"}',
+        '{"image_std": [0.5, 0.5, 0]}',
+        '{"image_std": [0.5, 0.5, Infinity]}',
+        '{"rescale_factor": null}',
+        '{"rescale_factor": -1}',
+    ],
+)
+def test_preprocessing_that_no_encoder_has_is_refused(content: str, tmp_path: Path) -> None:
+    tiny("resnet", tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text(content)
+    with pytest.raises(InputError, match=r"preprocessor_config\.json has a \w+ that no encoder has"):
+        build_encoder(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", ["[]", "7", "{", "[" * 10**5, "\udcff"])
+def test_files_that_hold_no_object_count_as_missing(content: str, tmp_path: Path) -> None:
+    tiny("resnet", tmp_path)
+    (tmp_path / "preprocessor_config.json").write_bytes(content.encode(errors="surrogateescape"))
+    assert build_encoder(str(tmp_path)).image_size == 224
+    (tmp_path / "config.json").write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(InputError, match=r"no readable config\.json"):
+        build_encoder(str(tmp_path))
+
+
 def test_loading_leaves_the_global_random_state_alone(tmp_path: Path) -> None:
     tiny("vit", tmp_path)
     before = torch.get_rng_state()

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from rowssl.data.loader import ArraySource
+from rowssl.data.loader import ArraySource, makes_views
 from rowssl.nn.reduce import fit_reduction, reduce_source
 
 
@@ -34,3 +34,32 @@ def test_reduced_source_keeps_rows_and_views_apart():
     torch.testing.assert_close(small.clean(rows), reduction(source.clean(rows)), rtol=1e-2, atol=1e-3)
     which = np.array([2, 0])
     torch.testing.assert_close(small.view(rows, which, 0), reduction(source.view(rows, which, 0)), rtol=1e-2, atol=1e-3)
+
+
+class Fresh:
+    """A source that makes views anew in every epoch; counts what it is asked for."""
+
+    shape, n_views, makes_views, asked = (8,), 2, True, 0
+
+    def __len__(self) -> int:
+        return 50
+
+    def clean(self, rows: np.ndarray) -> torch.Tensor:
+        self.asked += len(rows)
+        return torch.from_numpy(np.cos(np.outer(rows + 1, np.arange(8))).astype(np.float32))
+
+    def view(self, rows: np.ndarray, views: np.ndarray, epoch: int) -> torch.Tensor:
+        return torch.from_numpy(np.cos(np.outer(rows + 0.1 * views + 0.2 * epoch, np.arange(8))).astype(np.float32))
+
+
+def test_views_that_are_made_anew_go_through_the_reduction_and_clean_rows_are_kept() -> None:
+    source = Fresh()
+    reduction = fit_reduction(source, 5)
+    small = reduce_source(source, reduction, what="features")
+    assert (small.shape, small.n_views, len(small), makes_views(small)) == ((5,), 2, 50, True)
+    rows, which, asked = np.array([7, 3]), np.array([1, 0]), source.asked
+    for epoch in (0, 3):
+        assert torch.equal(small.view(rows, which, epoch), reduction(source.view(rows, which, epoch)))
+    kept = small.clean(rows)
+    assert source.asked == asked
+    torch.testing.assert_close(kept, reduction(source.clean(rows)), rtol=1e-2, atol=1e-3)

@@ -94,9 +94,17 @@ def test_other_activations_and_files_are_left_to_transformers(tmp_path: Path) ->
         ({"depths": [1, 10**12]}, "cannot be loaded as an encoder"),
         ({"depths": "many"}, "cannot be loaded as an encoder"),
         ({"hidden_sizes": [16, -24]}, "cannot be loaded as an encoder"),
-        ({"hidden_sizes": [16, 10**9]}, "lacks weights of its own model"),
+        ({"hidden_sizes": [16, 10**9]}, "does not say what hidden_sizes is"),
+        ({"hidden_sizes": [16, 2**16]}, "lacks weights of its own model"),
         ({"hidden_sizes": [16, "x"]}, "cannot be loaded as an encoder"),
-        ({"hidden_sizes": []}, "cannot be loaded as an encoder"),
+        ({"hidden_sizes": []}, "does not say what hidden_sizes is"),
+        ({"depths": [-(10**9), 10**9 + 3]}, "does not say what depths is"),
+        ({"depths": [0, 0]}, "does not say what depths is"),
+        ({"depths": [1, 2, 1]}, "does not say what depths is"),
+        ({"depths": {"a": 1}}, "does not say what depths is"),
+        ({"embedding_size": True}, "does not say what embedding_size is"),
+        ({"layer_type": []}, "does not say what layer_type is"),
+        ({"downsample_in_bottleneck": "yes"}, "does not say what downsample_in_bottleneck is"),
         ({"depths": [2, 2]}, "lacks weights of its own model, `encoder.stages.0.layers.1"),
         ({"embedding_size": 9}, "lacks weights of its own model, `embedder"),
     ],
@@ -107,6 +115,14 @@ def test_a_config_that_its_weights_do_not_bear_out(change: dict[str, Any], sente
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(InputError, match=sentence):
         open_huggingface(str(tmp_path), "adapter", 40)
+
+
+def test_counters_of_another_shape_do_no_harm(tmp_path: Path) -> None:
+    theirs = saved(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    odd = {n: torch.zeros(2, 2, dtype=torch.int64) if "num_batches" in n else v for n, v in state.items()}
+    save_file(odd, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert same_bits(ours(tmp_path), theirs)
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

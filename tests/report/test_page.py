@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rowssl.errors import ImageError
+from rowssl.errors import ImageError, InputError
 from rowssl.report.markup import json_for_script
 from rowssl.report.page import POLICY, ClassCard, ReportData, write_report
 
@@ -273,7 +273,7 @@ def test_the_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.Monk
         raise OSError("no space left")
 
     monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(InputError, match=r"report\.html cannot be written: no space left"):
         write_report(make(title="Other"), path)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]

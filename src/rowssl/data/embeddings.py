@@ -16,7 +16,7 @@ from ..memory import available_memory, release
 from ..progress import track
 from .images import printable
 from .labels import encode_labels, labels_from_csv
-from .table import Table
+from .table import ROW_BYTES, Table
 
 _KEYS = ("embeddings", "labels", "views", "truth", "test_embeddings", "test_truth")
 _CHECK_VALUES = 1 << 22  # values looked at together when embeddings are checked
@@ -27,6 +27,7 @@ def read_embeddings(path: Path, labels: Path | None, *, label_column: str | None
     """Embeddings (N, D) with what else the file holds; `.npy` and large arrays of an uncompressed `.npz` are memory-mapped."""
     where = printable(str(path))
     arrays = _load_arrays(path)
+    _require_memory(arrays, where)
     embeddings = _features(arrays["embeddings"], where, "embeddings", 2)
     rows, size = embeddings.shape
     views = test = None
@@ -93,6 +94,17 @@ def _load_arrays(path: Path) -> dict[str, np.ndarray]:
         there = ", ".join(repr(name) for name in names) or "nothing"
         raise InputError(f"{where} has no array 'embeddings'; it has {there}")
     return arrays
+
+
+def _require_memory(arrays: dict[str, np.ndarray], where: str) -> None:
+    """Few bytes can hold many rows, and numbers of one byte become numbers of four."""
+    rows = sum(len(arrays[name]) for name in ("embeddings", "test_embeddings") if name in arrays and arrays[name].ndim)
+    kept = (np.dtype(np.float16), np.dtype(np.float32))
+    features = [arrays[name] for name in ("embeddings", "views", "test_embeddings") if name in arrays]
+    needed = rows * ROW_BYTES + 4 * sum(array.size for array in features if array.dtype not in kept)
+    free = available_memory()
+    if free and needed > free:
+        raise InputError(f"{where}: its {rows:,} rows need {needed / 1e9:.1f} GB, more than the memory that is free")
 
 
 def _load_zipped(path: Path) -> tuple[list[str], dict[str, np.ndarray]]:

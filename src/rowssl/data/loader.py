@@ -31,6 +31,11 @@ class Source(Protocol):
         ...
 
 
+def makes_views(source: Source) -> bool:
+    """Whether views are made anew in every epoch, by running the trunk, and not read."""
+    return bool(getattr(source, "makes_views", False))
+
+
 class ArraySource:
     """Embeddings in memory or memory-mapped, with augmented views of them when there are any."""
 
@@ -163,12 +168,14 @@ class Feed:
         mates = None
         if self.augmentation.mix:
             mates = (np.stack([first, second]) + rng.integers(1, max(2, count), size=(2, len(rows)))) % count
-        result = []
-        for number, which in enumerate((first, second)):
-            view = self.source.view(rows[here], which[here], epoch)
-            mate = None if mates is None else self.source.view(rows[here], mates[number][here], epoch)
-            result.append(self._augment(view, mate, len(rows), here, step, number))
-        return tuple(result)
+        views = [self.source.view(rows[here], which[here], epoch) for which in (first, second)]
+        others: list[Tensor | None] = [None, None]
+        if mates is not None and count == 2:  # the other view is the only one there is
+            others = [views[1], views[0]]
+        elif mates is not None:
+            others = [self.source.view(rows[here], which[here], epoch) for which in mates]
+        pairs = enumerate(zip(views, others, strict=True))
+        return tuple(self._augment(view, other, len(rows), here, step, number) for number, (view, other) in pairs)
 
     def _augment(self, view: Tensor, mate: Tensor | None, rows: int, here: slice, step: int, number: int) -> Tensor:
         """Feature augmentation of one view; random numbers are drawn for the whole batch so that shares agree."""

@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..memory import available_memory
 from .images import REFUSED_SUFFIXES, SUFFIXES, ImageColumn, Skipped, printable, unreadable
 from .labels import LABEL_COLUMNS, PATH_COLUMNS, encode_labels, labels_from_csv, read_csv
-from .table import ImageSubset, Table, stamp
+from .table import ROW_BYTES, ImageSubset, Table, stamp
 
 _UNLABELLED_FOLDERS = ("unlabelled", "unlabeled")
 _IMAGE_FIRST = ("image", "img", *PATH_COLUMNS)
@@ -119,7 +119,7 @@ def _columns_of(path: Path, columns: list[str]) -> Any:
     with parquet.ParquetFile(path, memory_map=True) as file:
         free, taken, batches = available_memory(), 0, []
         for batch in file.iter_batches(4096, columns=list(dict.fromkeys(columns))):
-            taken += batch.nbytes
+            taken += batch.nbytes + ROW_BYTES * batch.num_rows
             if free and taken > free:
                 raise InputError(f"{printable(str(path))} unpacks to more than the memory that is free")
             batches.append(batch)

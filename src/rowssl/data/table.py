@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["ImageColumn", "ImageSubset", "Skipped", "Table", "read_table", "write_folder"]
 
 _HASH_ROWS = 8192
+ROW_BYTES = 150  # that a row takes besides its values: its name, and its label a few times over
 
 
 class ImageSubset:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,15 +17,11 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from rowssl.errors import InputError
-from rowssl.nn.encoders import IMAGENET_MEAN, IMAGENET_STD, Parts, Preprocessing, check_size, parse_tail, refuse
+from rowssl.nn.encoders import Parts, check_size, parse_tail, refuse
+from rowssl.nn.model_folder import CONVOLUTIONAL, folder_of, read_config, read_preprocessing
 from rowssl.nn.resnet import load_resnet
 from rowssl.nn.tails import Pool, StageTail
 from rowssl.nn.vit import Block, LastBlocks
-from rowssl.nn.weights import hub_answers, verify
-
-# Supported kinds; every one can have an adapter, the first a `stage` tail, the second (not DINOv3) a `blocks` tail.
-CONVOLUTIONAL = {"resnet", "convnext", "convnextv2"}
-TRANSFORMERS = {"vit", "dinov2", "dinov2_with_registers", "dinov3_vit", "clip", "clip_vision_model"}
 
 # How the layers of these transformers name their parts, in old and new releases of the package -> names of `Block`.
 RENAMES = [
@@ -40,74 +35,6 @@ RENAMES = [
     (r"(output\.dense|mlp\.fc2)\.", "mlp.fc2."),
     (r"layer_scale([12])\.lambda1", r"ls\1.gamma"),
 ]
-
-
-def folder_of(name: str) -> Path:
-    """The folder of a model: `name` itself if it is one, else the snapshot of that repository, fetched once."""
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return folder
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise InputError(f"encoder `hf:{name}` needs a package: pip install 'rowssl[hf]'") from None
-    files = ["config.json", "preprocessor_config.json", "model*.safetensors", "model.safetensors.index.json"]
-    try:
-        return Path(snapshot_download(name, allow_patterns=files, local_files_only=True))
-    except Exception:
-        if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or not hub_answers(name):
-            raise InputError(
-                f"encoder `hf:{name}` is neither a folder nor in Hugging Face's cache, and huggingface.co cannot be "
-                f"asked for it: where there is a network run `hf download {name}`, or give the path of a folder"
-            ) from None
-    folder = Path(snapshot_download(name, allow_patterns=files))
-    for file in sorted(folder.glob("*.safetensors")):
-        verify(file, f"{name}/{file.name}")
-    return folder
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The vision part of a folder's config.json; an InputError when the model is of no supported kind."""
-    try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):
-        raise InputError(f"{folder} has no readable config.json: it is not a Hugging Face model folder") from None
-    kind = str(config.get("model_type"))
-    if kind not in CONVOLUTIONAL | TRANSFORMERS:
-        known = ", ".join(sorted(CONVOLUTIONAL | TRANSFORMERS))
-        raise InputError(f"{folder} holds a `{kind}` model; the supported kinds are {known}")
-    config = {**config.get("vision_config", {}), "model_type": kind} if kind == "clip" else config
-    if config.get("num_channels", 3) != 3:
-        raise InputError(f"{folder} takes {config['num_channels']} channels; pictures here have 3")
-    drop = {"transformers_version", "_name_or_path", "dtype", "torch_dtype", "architectures", "id2label", "label2id"}
-    return {key: value for key, value in config.items() if key not in drop}
-
-
-def read_preprocessing(folder: Path, config: dict[str, Any], image_size: int | None) -> Preprocessing:
-    """What preprocessor_config.json says, at `image_size` pixels if given; ImageNet's numbers where it is silent."""
-    facts: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError):
-        facts = json.loads((folder / "preprocessor_config.json").read_text())
-
-    def side(value: Any) -> int | None:  # 224, {"shortest_edge": 224} or {"height": 224, "width": 224}
-        if isinstance(value, dict):
-            value = value.get("shortest_edge") or value.get("height")
-        return int(value) if isinstance(value, int | float) else None
-
-    size, crop = side(facts.get("size")), side(facts.get("crop_size")) if facts.get("do_center_crop", True) else None
-    own = crop or size or side(config.get("image_size")) or 224
-    ratio = float(facts.get("crop_pct") or 0.875)
-    if crop and size and size > crop:
-        ratio = crop / size
-    image_size = image_size or own
-    normalise = facts.get("do_normalize", True)
-    return Preprocessing(
-        image_size=image_size,
-        resize=int(image_size / ratio),
-        mean=tuple(facts.get("image_mean", IMAGENET_MEAN)) if normalise else (0.0, 0.0, 0.0),
-        std=tuple(facts.get("image_std", IMAGENET_STD)) if normalise else (1.0, 1.0, 1.0),
-        rescale=float(facts.get("rescale_factor", 1 / 255)) if facts.get("do_rescale", True) else 1.0,
-    )
 
 
 @contextlib.contextmanager

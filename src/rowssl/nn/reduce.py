@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rowssl.data.loader import ArraySource, Source
+from rowssl.data.loader import ArraySource, Source, makes_views
 from rowssl.progress import track
 
 CHUNK = 1024
@@ -53,15 +53,32 @@ def fit_reduction(source: Source, dim: int) -> Reduction:
     return Reduction(mean.float(), components.float().contiguous())
 
 
-def reduce_source(source: Source, reduction: Reduction, *, what: str) -> ArraySource:
-    """Clean rows and all cached views through the reduction, once, in memory as float16."""
+class ReducedViews:
+    """Clean rows in memory; views that are made anew in every epoch, through the reduction."""
+
+    def __init__(self, source: Source, clean: ArraySource, reduction: Reduction) -> None:
+        self.source, self.clean, self.reduction = source, clean.clean, reduction
+        self.shape, self.n_views, self.makes_views = clean.shape, source.n_views, True
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def view(self, rows: np.ndarray, views: np.ndarray, epoch: int) -> Tensor:
+        """(n, d) float32."""
+        return self.reduction(self.source.view(rows, views, epoch))
+
+
+def reduce_source(source: Source, reduction: Reduction, *, what: str) -> Source:
+    """Clean rows and all cached views through the reduction, once, in memory as float16; views made anew, when asked for."""
     count, dim = len(source), reduction.components.shape[1]
     clean = np.empty((count, dim), dtype=np.float16)
-    views = np.empty((source.n_views, count, dim), dtype=np.float16) if source.n_views else None
+    kept = 0 if makes_views(source) else source.n_views
+    views = np.empty((kept, count, dim), dtype=np.float16) if kept else None
     for begin in track(range(0, count, CHUNK), f"reducing {what}"):
         rows = np.arange(begin, min(begin + CHUNK, count))
         clean[rows] = reduction(source.clean(rows)).numpy()
-        for view in range(source.n_views):
+        for view in range(kept):
             assert views is not None
             views[view, rows] = reduction(source.view(rows, np.full(len(rows), view), 0)).numpy()
-    return ArraySource(clean, views)
+    reduced = ArraySource(clean, views)
+    return ReducedViews(source, reduced, reduction) if makes_views(source) else reduced

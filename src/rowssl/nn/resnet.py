@@ -27,6 +27,9 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+WIDEST = 2**16
+
+
 class Convolution(nn.Module):
     """Convolution, batch normalisation and, unless a sum follows, ReLU."""
 
@@ -94,21 +97,18 @@ class ResNet(nn.Module):
 def load_resnet(folder: Path, config: dict[str, Any]) -> ResNet | None:
     """The model of a folder in float32 and evaluation mode; None if only `transformers` can read it."""
     config = {**DEFAULTS, **config}
-    plain = config["hidden_act"] == "relu" and config["layer_type"] in {"basic", "bottleneck"}
-    if not plain or not (folder / FILE).is_file():
+    if config["hidden_act"] != "relu" or not (folder / FILE).is_file():
         return None
     found = {name.removeprefix("resnet."): value for name, value in read_state(folder / FILE).items()}
-    try:
-        if sum(config["depths"]) > len(found):  # a stranger's number: nothing is built that the file cannot fill
-            raise ValueError(f"{len(found)} tensors cannot fill {sum(config['depths'])} layers")
-        with torch.device("meta"):  # nothing is drawn, nothing allocated
-            model = ResNet(config)
-    except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
-        raise InputError(f"{folder} cannot be loaded as an encoder: {str(error).splitlines()[0][:200]}") from None
+    if wrong := _unusable(config, len(found)):
+        raise InputError(f"{folder} cannot be loaded as an encoder: config.json does not say what {wrong} is")
+    with torch.device("meta"):  # nothing is drawn, nothing allocated
+        model = ResNet(config)
     wanted = model.state_dict()
     for name, value in wanted.items():
-        if name.endswith("num_batches_tracked"):
-            found.setdefault(name, torch.zeros((), dtype=torch.int64))
+        if name.endswith("num_batches_tracked"):  # counts what a frozen network never sees, and is left out by some
+            count = found.get(name)
+            found[name] = count if count is not None and count.shape == () else torch.zeros((), dtype=torch.int64)
         elif name not in found or found[name].shape != value.shape:
             raise InputError(f"{folder} lacks weights of its own model, `{name}` among them")
     as_float = {
@@ -116,3 +116,23 @@ def load_resnet(folder: Path, config: dict[str, Any]) -> ResNet | None:
     }
     model.load_state_dict(as_float, assign=True)
     return model.eval()
+
+
+def _unusable(config: dict[str, Any], tensors: int) -> str:
+    """The first entry that cannot be one of a ResNet with so many tensors: nothing is built that the file could not fill."""
+
+    def whole(value: Any, most: int) -> bool:
+        return type(value) is int and 1 <= value <= most
+
+    sizes, depths = config["hidden_sizes"], config["depths"]
+    fine = {
+        "layer_type": config["layer_type"] in ("basic", "bottleneck"),
+        "embedding_size": whole(config["embedding_size"], WIDEST),
+        "hidden_sizes": isinstance(sizes, list) and bool(sizes) and all(whole(size, WIDEST) for size in sizes),
+        "depths": isinstance(depths, list)
+        and all(whole(depth, tensors) for depth in depths)
+        and sum(depths) <= tensors,
+        **{name: isinstance(config[name], bool) for name in ("downsample_in_first_stage", "downsample_in_bottleneck")},
+    }
+    fine["depths"] = fine["depths"] and fine["hidden_sizes"] and len(depths) == len(sizes)
+    return next((name for name, usable in fine.items() if not usable), "")

@@ -78,6 +78,7 @@ class FreshSource:
         self.rows = np.arange(len(table)) if rows is None else np.arange(len(table))[rows]
         self.workers, self.batch_size = workers or min(8, os.cpu_count() or 1), batch_size
         self._fixed = fixed_views is not None
+        self.makes_views = fixed_views is None
         self._prepared: dict[int, Image] = {}
         self.shape: tuple[int, ...] = encoder.trunk_shape
         self.n_views = 2 if fixed_views is None else fixed_views

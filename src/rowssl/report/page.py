@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -13,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rowssl.checkpoint import write_text
 from rowssl.report import atlas, charts, classes, metrics, pictures
 from rowssl.report.markup import clean, count, escape, json_for_script, section
 
@@ -116,18 +115,7 @@ def write_report(data: ReportData, path: Path) -> Path:
     check(data)
     text = clean(render(data))
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes the file private; a report is made to be shared
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_text(path, text)
     return path
 
 

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rowssl.checkpoint import tidy
 from rowssl.cli_use import describe
 from rowssl.data.images import open_image, thumbnail
 from rowssl.edit_run import Changed
@@ -119,6 +121,7 @@ class Served:
 
     def __init__(self, run: str | Path, *, encoder: str | None = None, device: str = "auto") -> None:
         self.folder = run_folder(run)
+        edited = self._catch_up()
         self._stamp = self._look()
         # One thread for the network: where two run parallel loops, those of both wait for each other asleep, and an answer takes
         # half as long again.
@@ -126,8 +129,26 @@ class Served:
         self.model = self._network.submit(load_model, self.folder, encoder=encoder, device=device).result()
         stored = open_run(self.folder, self.model.edits)
         self.table, self.missing = stored.problem.table, stored.images
-        self._view, self._lock, self.edited = View(stored), threading.RLock(), False
+        self._view, self._lock, self.edited = View(stored), threading.RLock(), edited
         self.thumb = lru_cache(THUMBNAILS)(self._thumb)
+
+    def _catch_up(self) -> bool:
+        """Do what a killed server left undone: its half-written files, the tables; whether the report is behind the edits."""
+        from rowssl.run_files import rewrite
+
+        def behind(name: str) -> bool:
+            try:
+                return (self.folder / name).stat().st_mtime_ns < (self.folder / FILE).stat().st_mtime_ns
+            except FileNotFoundError:
+                return False
+
+        with suppress(InputError):  # a folder that cannot be written is served as it is
+            with locked(self.folder):
+                tidy(self.folder)
+                if behind("classes.csv") or behind("predictions.csv"):
+                    rewrite(self.folder, report=False)
+            return behind("report.html")
+        return False
 
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
         """What changes when another program edits the run or trains it again."""
