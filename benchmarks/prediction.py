@@ -29,6 +29,7 @@ from extraction import write_pictures
 
 from rowssl.config import build_config
 from rowssl.fit import fit
+from rowssl.memory import reused_blocks
 from rowssl.model import Model, load_model
 from rowssl.predict import BATCH, open_inputs, predict_inputs
 
@@ -131,9 +132,13 @@ def main() -> None:
         batch, one = ready_pixels(model, BATCH), ready_pixels(model, 1)
         print(f"{options.pictures} JPEG files, encoder {model.encoder.name}, {torch.get_num_threads()} threads\n")
 
+        def encode_all() -> None:
+            with reused_blocks():  # as `predict` does: its memory is kept from batch to batch
+                encode(model, batch, options.pictures)
+
         found = in_turns(
             {
-                "encoder": lambda: encode(model, batch, options.pictures),
+                "encoder": encode_all,
                 "predict": lambda: list(predict_inputs(model, open_inputs(model, [pictures]))),
             },
             options.repeats,
@@ -154,9 +159,10 @@ def main() -> None:
         try:
             assert server.stdout is not None
             place = server.stdout.readline().strip()
-            found = in_turns(
-                {"encoder": lambda: encode(model, one, 1), "server": lambda: ask(place, first)}, options.requests
-            )
+            with reused_blocks():
+                found = in_turns(
+                    {"encoder": lambda: encode(model, one, 1), "server": lambda: ask(place, first)}, options.requests
+                )
         finally:
             server.terminate()
             server.wait(timeout=30)

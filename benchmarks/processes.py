@@ -34,6 +34,7 @@ from rowssl.train import Optimisation, build_optimiser
 
 TARGET = 0.9
 CLASSES, ROWS, WIDTH = 100, 512, 384
+PAPER_ROWS = 10_971  # of CIFAR-100-LT: the queue, and what every process does with it, is of full size
 
 
 def problem(options: argparse.Namespace) -> tuple[DTS, Feed]:
@@ -49,7 +50,7 @@ def problem(options: argparse.Namespace) -> tuple[DTS, Feed]:
     feed = Feed(
         ArraySource(views[0], views), targets, batch_size=options.batch, epochs=10**6, seed=0, augmentation=augmentation
     )
-    return DTS(tail, n_old=CLASSES // 2, n_classes=CLASSES, n_rows=ROWS), feed
+    return DTS(tail, n_old=CLASSES // 2, n_classes=CLASSES, n_rows=PAPER_ROWS), feed
 
 
 def worker(options: argparse.Namespace) -> None:
@@ -59,6 +60,7 @@ def worker(options: argparse.Namespace) -> None:
     method, feed = problem(options)
     with torch.no_grad():
         method.start(feed)
+        method.queue.fill_randomly(-1, torch.Generator().manual_seed(1))
     distributed.same_everywhere(method)
     method.train()
     optimiser, seconds = build_optimiser(method, Optimisation(lr=0.01)), []
