@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from rowssl.cli_bench import bench
+from rowssl.cli_encoders import encoders
 from rowssl.cli_reproduce import reproduce
 from rowssl.cli_use import use
 from rowssl.errors import InputError
@@ -237,6 +238,7 @@ def fit(
 
 app.command()(bench)
 app.command()(reproduce)
+app.command()(encoders)
 
 
 app.add_typer(use)
