@@ -77,9 +77,7 @@ class Edits:
         if model != plain.model:
             raise InputError(f"{path} belongs to another model than the one in {path.parent}: move it away.")
         if content.get("self", own_hash(content)) != own_hash(content):
-            raise InputError(
-                f"{path} is not as it was written: move it away if it is damaged; if you changed it yourself, take out `self`."
-            )
+            raise InputError(f"{path} is not as it was written: move it away or, if you changed it, take out `self`.")
         for number, one in enumerate(history, start=1):
             if not isinstance(one, dict):
                 raise InputError(f"{path}: edit {number} is none: mend it, or remove it.")
