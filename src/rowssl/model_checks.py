@@ -18,7 +18,8 @@ LARGEST = 2**26  # values of one trunk output
 NUMBERS = {"asked_size": 4096, "image_size": 4096, "resize": 8192, "out_dim": WIDEST}
 
 
-def _whole(value: Any, low: int, high: int) -> bool:
+def is_whole(value: Any, low: int, high: int) -> bool:
+    """An int, and no bool, within these limits: how a number that a stranger wrote is looked at before it is used."""
     return type(value) is int and low <= value <= high
 
 
@@ -27,17 +28,17 @@ def check_facts(facts: Mapping[str, Any], folder: Path) -> None:
     about = facts["encoder"]
     wrong = [name for name in ("name", "fingerprint", "tail") if not isinstance(about.get(name), str)]
     wrong += ["path"] if not isinstance(about.get("path"), str | None) else []
-    wrong += [name for name, most in NUMBERS.items() if not _whole(about.get(name) or 0, 0, most)]
+    wrong += [name for name, most in NUMBERS.items() if not is_whole(about.get(name) or 0, 0, most)]
     shape = about.get("trunk_shape")
     if (
         not isinstance(shape, list)
         or not shape
-        or not all(_whole(n, 1, LARGEST) for n in shape)
+        or not all(is_whole(n, 1, LARGEST) for n in shape)
         or prod(shape) > LARGEST
     ):
         wrong.append("trunk_shape")
     wrong = [f"encoder.{name}" for name in wrong]
-    wrong += ["seed"] if not _whole(facts["seed"], 0, 2**63 - 1) else []
+    wrong += ["seed"] if not is_whole(facts["seed"], 0, 2**63 - 1) else []
     wrong += ["temperature"] if not 0 < facts["temperature"] < inf else []
     if wrong:
         raise InputError(f"{folder / 'manifest.json'} does not say what {wrong[0]} is.")
@@ -57,7 +58,7 @@ def check_sizes(facts: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Ten
     found = [size for group in tensors.values() for value in group.values() for size in value.shape]
     asked = [parse_tail(about["tail"])[1] or 0, facts["options"].get("n_prompts", 0)]
     asked += about["trunk_shape"][:1] if about["name"] == "identity" else []
-    if not all(_whole(size, 0, max(found)) for size in asked):
+    if not all(is_whole(size, 0, max(found)) for size in asked):
         raise InputError(
             f"{folder} does not hold a whole model: {folder / 'manifest.json'} asks for more than there is."
         )
@@ -78,7 +79,7 @@ def check_answers(
         if not isinstance(skipped, list) or not all(_texts(one) and len(one) == 2 for one in skipped)
         else []
     )
-    wrong += ["n_old"] if not _whole(facts.get("n_old"), 0, max(true, 0)) else []
+    wrong += ["n_old"] if not is_whole(facts.get("n_old"), 0, max(true, 0)) else []
     wrong += ["facts"] if not isinstance(facts.get("facts"), dict) else []
     sealed = {"config.json", "metrics.json", "metrics.jsonl"}
     wrong += ["files"] if not isinstance(files, dict) or not set(files) <= sealed else []

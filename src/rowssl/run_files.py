@@ -45,9 +45,8 @@ def write_run(run: Run, out: Path, *, report: bool = True) -> None:
         write_predictions(out / "predictions.csv", run.problem, run.answers, run.names, review)
         write_classes(out / "classes.csv", run.problem, run.answers, run.names)
         if report:
-            place, placed_by = layout(
-                run.answers.feature, seed=run.config.seed
-            )  # kept: an edit moves nothing on the map
+            # Kept with the answers: an edit moves nothing on the map.
+            place, placed_by = layout(run.answers.feature, seed=run.config.seed)
             run = replace(run, answers=replace(run.answers, place=place, placed_by=placed_by))
             save_model(out / "model", run)
         # The answers hold the hashes of these: where a finished run is written again, little time lies between.

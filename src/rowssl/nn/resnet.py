@@ -5,6 +5,7 @@ Layers and names are those of `transformers`' ResNetModel, so that its files, an
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rowssl.errors import InputError
+from rowssl.model_checks import is_whole
 from rowssl.nn.weights import FILE, read_state
 
 # What ResNetConfig takes where a config.json is silent.
@@ -83,10 +85,7 @@ class ResNet(nn.Module):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
         width, sizes = config["embedding_size"], config["hidden_sizes"]
-        stem = {"embedder": Convolution(3, width, 7, 2), "pooler": nn.MaxPool2d(3, 2, 1)}
-        self.embedder = nn.Sequential()
-        for name, part in stem.items():
-            self.embedder.add_module(name, part)
+        self.embedder = nn.Sequential(OrderedDict(embedder=Convolution(3, width, 7, 2), pooler=nn.MaxPool2d(3, 2, 1)))
         strides = [2 if config["downsample_in_first_stage"] else 1, *[2] * (len(sizes) - 1)]
         plan = zip([width, *sizes[:-1]], sizes, strides, config["depths"], strict=True)
         self.encoder = nn.Module()
@@ -120,19 +119,16 @@ def load_resnet(folder: Path, config: dict[str, Any]) -> ResNet | None:
 
 def _unusable(config: dict[str, Any], tensors: int) -> str:
     """The first entry that cannot be one of a ResNet with so many tensors: nothing is built that the file could not fill."""
-
-    def whole(value: Any, most: int) -> bool:
-        return type(value) is int and 1 <= value <= most
-
     sizes, depths = config["hidden_sizes"], config["depths"]
     fine = {
         "layer_type": config["layer_type"] in ("basic", "bottleneck"),
-        "embedding_size": whole(config["embedding_size"], WIDEST),
-        "hidden_sizes": isinstance(sizes, list) and bool(sizes) and all(whole(size, WIDEST) for size in sizes),
+        "embedding_size": is_whole(config["embedding_size"], 1, WIDEST),
+        "hidden_sizes": isinstance(sizes, list) and bool(sizes) and all(is_whole(size, 1, WIDEST) for size in sizes),
         "depths": isinstance(depths, list)
-        and all(whole(depth, tensors) for depth in depths)
+        and isinstance(sizes, list)
+        and len(depths) == len(sizes)
+        and all(is_whole(depth, 1, tensors) for depth in depths)
         and sum(depths) <= tensors,
         **{name: isinstance(config[name], bool) for name in ("downsample_in_first_stage", "downsample_in_bottleneck")},
     }
-    fine["depths"] = fine["depths"] and fine["hidden_sizes"] and len(depths) == len(sizes)
     return next((name for name, usable in fine.items() if not usable), "")
