@@ -23,9 +23,34 @@ from torch import Tensor
 from contract.problems import METHODS, build, digest, long_tailed
 from rowssl import distributed
 from rowssl.data.loader import ArraySource, FeatureAugmentation, Feed
+from rowssl.errors import InputError
 from rowssl.methods.base import Method
 from rowssl.train import Optimisation, train
 from rowssl.types import Batch, Step
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:7", "meta", "", "cuda" if not torch.cuda.is_available() else "cuda:99"])
+def test_a_device_that_is_not_here_is_one_sentence(name: str) -> None:
+    with pytest.raises(InputError, match=r"--device .* cannot be used on this machine: choose one of auto, cpu"):
+        distributed.device(name)
+
+
+def test_devices_that_are_here() -> None:
+    assert distributed.device("cpu").type == "cpu"
+    assert distributed.device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def test_every_process_of_a_machine_takes_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU here: what would be asked of one is recorded."""
+    asked: list[Any] = []
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
+    monkeypatch.setattr(torch.distributed, "init_process_group", asked.append)
+    distributed.start()
+    assert asked == [3, "nccl"]
+
 
 BATCHES = (32, 33)  # 33: the shares are of 16 and of 17 rows
 EPOCHS = 8

@@ -64,7 +64,7 @@ def test_run_directory(tmp_path, method):
 @pytest.mark.parametrize(
     ("rows", "from_scratch", "expected"),
     [(10, False, (64, 50)), (600, False, (64, 100)), (2047, False, (64, 200)), (2048, False, (128, 200)),
-     (50_000, False, (128, 44)), (10**6, False, (128, 20)), (300, True, (64, 200))],
+     (50_000, False, (128, 44)), (200_000, False, (128, 11)), (10**6, False, (128, 5)), (300, True, (64, 200))],
 )  # fmt: skip
 def test_batch_and_epochs_by_size(rows, from_scratch, expected):
     assert schedule(build_config({}), rows, from_scratch=from_scratch) == expected

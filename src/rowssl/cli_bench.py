@@ -49,7 +49,7 @@ def bench(
     workers: Annotated[
         int | None, typer.Option(min=0, help="Processes at a time [as many as cores]; 0 = none but this one.")
     ] = None,
-    on: Annotated[str, typer.Option(help="local, ray or ray://address.")] = "local",
+    on: Annotated[str, typer.Option(help="local, ray or ray://address; ray?gpus=0.25&cpus=2 for a run.")] = "local",
     reports: Annotated[bool, typer.Option(help="Also write report.html and model/ of every run.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "--list", help="Show the cells, what is finished and the cost; run nothing.")

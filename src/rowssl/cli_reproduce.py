@@ -40,7 +40,7 @@ def reproduce(
     workers: Annotated[
         int | None, typer.Option(min=0, help="Processes at a time [as many as cores]; 0 = none but this one.")
     ] = None,
-    on: Annotated[str, typer.Option(help="local, ray or ray://address.")] = "local",
+    on: Annotated[str, typer.Option(help="local, ray or ray://address; ray?gpus=0.25&cpus=2 for a run.")] = "local",
     show: Annotated[
         bool, typer.Option("--list", help="Show every name, its cost, and whether its data are at hand.")
     ] = False,
@@ -113,8 +113,8 @@ def _show_list(items: Sequence[Item], settings: Settings, workers: int | None) -
 
     found = listed(items, settings)
     table = Table(box=None, pad_edge=False, padding=(0, 1))
-    for heading, wrap in (("name", False), ("done", False), ("about", False), ("data", False), ("what", True)):
-        table.add_column(heading, no_wrap=not wrap, justify="right" if heading in ("done", "about") else "left")
+    for heading, wrap in (("name", False), ("done", False), ("core time", False), ("data", False), ("what", True)):
+        table.add_column(heading, no_wrap=not wrap, justify="right" if heading in ("done", "core time") else "left")
     notes: dict[str, None] = {}
     for one in found:
         data = ", ".join(name for name, _ in one.item.datasets)

@@ -15,7 +15,7 @@ from typing import Any
 
 from rowssl import distributed
 from rowssl.bench.cell import REFUSED, leash
-from rowssl.bench.pool import LocalRunner, RayRunner, Runner
+from rowssl.bench.pool import LocalRunner, RayPlace, RayRunner, Runner
 from rowssl.config import DataConfig, EncoderConfig
 from rowssl.errors import InputError
 from rowssl.problem import Problem, load_problem
@@ -37,11 +37,13 @@ class LocalFillers(LocalRunner):
 
 
 class RayFillers(RayRunner):
-    """On the nodes of a cluster, one for each core."""
+    """On the nodes of a cluster, as many as it has room for."""
 
-    def __init__(self, address: str) -> None:
-        super().__init__(address, retries=REPLACEMENTS)  # Ray itself replaces those of nodes that are gone
-        self.slots = max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+    def __init__(self, place: RayPlace) -> None:
+        super().__init__(place, retries=REPLACEMENTS)  # Ray itself replaces those of nodes that are gone
+        there = self.ray.cluster_resources()
+        room = [there.get("CPU", 1) / place.cpus] + ([there.get("GPU", 0) / place.gpus] if place.gpus else [])
+        self.slots = max(1, int(min(room)))
 
     def command(self, folder: Path) -> list[str]:
         return _command(folder)
@@ -93,18 +95,22 @@ class Crew:
             self.runner.stop()
 
 
-def open_crew(problem: Problem, config: EncoderConfig, seed: int, on: str) -> Crew | None:
-    """Who fills the cache; None if it is this process, or the processes of torchrun, or if no other could read the data."""
-    ray, workers = on.partition("://")[0] == "ray", config.cache_workers
-    if problem.data is None or distributed.world() > 1 or not (ray or workers > 1):
+def open_crew(problem: Problem, config: EncoderConfig, seed: int, on: str, device: str = "cpu") -> Crew | None:
+    """Who fills the cache; None if it is this process, or the processes of torchrun, or if no other could read the data.
+
+    A node of a cluster takes the device it has.
+    """
+    place, workers = RayPlace.read(on), config.cache_workers
+    if problem.data is None or distributed.world() > 1 or (place is None and workers < 2):
         return None
     job = {
         "data": problem.data.model_dump(mode="json"),
         "encoder": config.model_dump(mode="json"),
         "seed": seed,
+        "device": device if place is None else "auto",
         "skipped": [one.name for one in problem.table.skipped],
     }
-    return Crew(job, (lambda: RayFillers(on)) if ray else (lambda: LocalFillers(workers)))
+    return Crew(job, (lambda: LocalFillers(workers)) if place is None else (lambda: RayFillers(place)))
 
 
 def work(plan: Path) -> int:
@@ -121,7 +127,8 @@ def work(plan: Path) -> int:
         return 0
     job = facts["job"]
     problem = load_problem(DataConfig.model_validate(job["data"]), skipped=job["skipped"])
-    for source in trunk_sources(problem, EncoderConfig.model_validate(job["encoder"]), job["seed"]):
+    device = distributed.device(job["device"])
+    for source in trunk_sources(problem, EncoderConfig.model_validate(job["encoder"]), job["seed"], device):
         source.workers = torch.get_num_threads()  # as many as it was given
         store = open_store(source, plan.parents[2])
         if store.key == facts["key"]:

@@ -14,16 +14,31 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from rowssl.data.images import printable
+from rowssl.errors import InputError
+
 
 def start() -> None:
-    """Join the process group when torchrun started us; otherwise do nothing."""
+    """Join the process group when torchrun started us, each process of a machine with a GPU of its own; otherwise do nothing."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
 
 
 def device(asked: str) -> torch.device:
-    """The device by its name; auto is a GPU where there is one."""
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked)
+    """The device by its name; auto is a GPU where there is one. InputError if there is no such device here."""
+    try:
+        found = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked)
+        if found.type == "meta":
+            raise ValueError("it computes nothing")
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        choices = "auto, cpu" + (", cuda" if torch.cuda.is_available() else "")
+        raise InputError(
+            f"--device {printable(asked)} cannot be used on this machine: choose one of {choices}."
+        ) from error
+    return found
 
 
 def rank() -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from rowssl.config import EncoderConfig
 from rowssl.data.loader import ArraySource, Source
@@ -44,12 +45,18 @@ class Features:
 
 
 def open_features(
-    problem: Problem, config: EncoderConfig, *, seed: int, reduction: Reduction | None = None, on: str = "local"
+    problem: Problem,
+    config: EncoderConfig,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+    reduction: Reduction | None = None,
+    on: str = "local",
 ) -> Features:
     """Build the encoder, then open (or compute once) what its trunk says of every row.
 
     `reduction` is one that weights to start from go with; otherwise it is fitted on the rows. What a cache lacks is computed
-    by this process, by `config.cache_workers` others, or `on` a Ray cluster.
+    on `device`, by this process, by `config.cache_workers` others, or `on` a Ray cluster.
     """
     table, test = problem.table, problem.test
     name, why = (config.name, "as asked") if config.name else _choose(table)
@@ -64,17 +71,23 @@ def open_features(
 
     size = config.image_size or (_native_size(table) if name in WITHOUT_WEIGHTS else None)
     encoder = build_encoder(name, tail=config.tail, image_size=size, seed=seed)
+    encoder.trunk.to(device)
     chosen = config.model_copy(update={"name": name, "image_size": size})
-    train, *tested = [_trunk(asked, encoder, chosen, problem, seed, on) for asked in _asked(problem, config)]
+    train, *tested = [
+        _trunk(asked, encoder, chosen, problem, seed, str(device), on) for asked in _asked(problem, config)
+    ]
     return _reduced(Features(encoder, train, tested[0] if tested else None, why), config, seed, reduction)
 
 
-def trunk_sources(problem: Problem, config: EncoderConfig, seed: int) -> Iterator[FreshSource]:
+def trunk_sources(
+    problem: Problem, config: EncoderConfig, seed: int, device: torch.device | str = "cpu"
+) -> Iterator[FreshSource]:
     """The trunk outputs behind the caches of `open_features`; the encoder has been chosen."""
     from rowssl.nn.trunk import FreshSource
 
     assert config.name is not None
     encoder = build_encoder(config.name, tail=config.tail, image_size=config.image_size, seed=seed)
+    encoder.trunk.to(device)
     recipe = _recipe(encoder, config)
     for table, rows, views in _asked(problem, config):
         yield FreshSource(table, encoder, recipe, config.view_seed, rows=rows, fixed_views=views)
@@ -133,7 +146,9 @@ def _recipe(encoder: Encoder, config: EncoderConfig) -> ViewRecipe:
     return view_recipe(kind, encoder.image_size, encoder.resize)
 
 
-def _trunk(asked: Asked, encoder: Encoder, config: EncoderConfig, problem: Problem, seed: int, on: str) -> Source:
+def _trunk(
+    asked: Asked, encoder: Encoder, config: EncoderConfig, problem: Problem, seed: int, device: str, on: str
+) -> Source:
     """Trunk outputs of some rows of a table. The views' seed is the cache's own, so that all runs share them."""
     from rowssl.crew import open_crew
     from rowssl.nn.trunk import FreshSource, open_trunk_cache
@@ -141,7 +156,7 @@ def _trunk(asked: Asked, encoder: Encoder, config: EncoderConfig, problem: Probl
     (table, rows, views), recipe = asked, _recipe(encoder, config)
     if config.views == 0:
         return FreshSource(table, encoder, recipe, config.view_seed, rows=rows)
-    folder, crew = None if config.cache is None else Path(config.cache), open_crew(problem, config, seed, on)
+    folder, crew = None if config.cache is None else Path(config.cache), open_crew(problem, config, seed, on, device)
     return open_trunk_cache(
         table, encoder, recipe=recipe, n_views=views, seed=config.view_seed, rows=rows, folder=folder, crew=crew
     )

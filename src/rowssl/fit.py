@@ -42,6 +42,7 @@ SMALL_STEP = 16_384  # entries of a batch of features
 GENTLE = 0.2  # of the usual learning rate, for weights that were trained before
 SMALL_DATA = 2048  # rows; below, batches are half as large
 PAPER_STEPS = 17_000  # 200 epochs of CIFAR-100-LT; larger data need fewer epochs for as many steps
+FEWEST = 5  # epochs of large data: schedules and the smoothed states of the methods need a few
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
     problem = problem if start is None else start.problem(problem)
     check_classes(config, problem)
     reduction = None if start is None else start.reduction
-    features = open_features(problem, config.encoder, seed=config.seed, reduction=reduction)
+    features = open_features(problem, config.encoder, seed=config.seed, device=device, reduction=reduction)
     problem.table.require_unchanged()
     known = f"{problem.n_old} known class{'' if problem.n_old == 1 else 'es'}"
     say(f"{len(problem.table):,} rows, {int((problem.targets >= 0).sum()):,} labelled in {known}")
@@ -200,7 +201,7 @@ def schedule(config: RunConfig, rows: int, *, from_scratch: bool = False) -> tup
     if small and not from_scratch:
         usual = int(np.clip(rows // 6, 50, 200))
     else:
-        usual = int(np.clip(round(PAPER_STEPS / max(1, rows // batch_size)), 20, 200))
+        usual = int(np.clip(round(PAPER_STEPS / max(1, rows // batch_size)), FEWEST, 200))
     return batch_size, config.train.epochs or (usual if config.start is None else usual // 4)
 
 

@@ -97,6 +97,9 @@ def train(
         method.start(feed)
     distributed.same_everywhere(method)
 
+    # bfloat16 has the range of float32, so that no loss has to be scaled against underflow.
+    fast = feed.device.type == "cuda" and torch.cuda.is_bf16_supported()
+    half = torch.autocast("cuda", dtype=torch.bfloat16, enabled=fast)
     saved, began, totals, steps = time.monotonic(), time.monotonic(), dict[str, Tensor](), 0
     for step in range(first, feed.steps):
         batch = feed.batch(step)
@@ -105,7 +108,7 @@ def train(
                 method.begin_epoch(feed, batch.epoch)
             method.train()
         optimiser.lr = cosine(batch.epoch, batch.epochs, options.lr, options.lr * options.final)
-        with torch.autocast("cuda", enabled=feed.device.type == "cuda"):
+        with half:
             result = method.loss(batch)
         total = torch.stack([term.float() for term in result.losses.values()]).sum()
         optimiser.zero_grad()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,12 +16,14 @@ from pathlib import Path
 import pytest
 
 from command import rowssl
+from rowssl import __version__
 from rowssl.bench import cell, engine
 from rowssl.bench.cells import Cell, grid, read_result, read_results
 from rowssl.bench.cost import plan
 from rowssl.bench.results import COLUMNS
 from rowssl.bench.sample import read_sample
 from rowssl.errors import InputError
+from rowssl.methods.simgcd import SimGCD
 
 QUICK = ("--data", "digits", "--gamma", "10", "--encoder", "pixels", "--views", "2")
 BASE = {"data": {"name": "digits"}, "encoder": {"name": "pixels", "views": 2}, "train": {"epochs": 2}}
@@ -156,6 +159,43 @@ def test_a_result_of_other_options_or_other_data_does_not_count(done, tmp_path):
     with pytest.raises(InputError, match="other data"):
         engine.prepare([one.cell], [stale], runs)
     engine.prepare([one.cell], [one], runs)
+
+
+def test_another_default_is_another_run_and_a_default_that_is_given_is_not(done, monkeypatch):
+    runs, axes = done / "runs", {"methods": ["simgcd"], "priors": ["match"], "gammas": [10.0]}
+    (usual,) = grid(BASE, **axes)
+    defaults = SimGCD.__init__.__kwdefaults__
+    (given,) = grid({**BASE, "method": {"options": {"tau_s": defaults["tau_s"]}}}, **axes)
+    assert given.name == usual.name
+    assert read_result(given, runs) is not None
+    before = usual.hash
+    monkeypatch.setitem(defaults, "tau_s", 2 * defaults["tau_s"])
+    assert usual.hash != before
+    assert read_result(usual, runs) is None
+    other = usual.folder(runs)  # even where the old result lies in its place
+    other.mkdir()
+    for name in ("metrics.json", "cell.json"):
+        (other / name).write_bytes(
+            (given.folder(runs).parent / usual.name.replace(usual.hash, before) / name).read_bytes()
+        )
+    assert read_result(usual, runs) is None
+    shutil.rmtree(other)
+
+
+def test_the_source_has_a_name_outside_of_a_repository(monkeypatch, tmp_path):
+    def without_git(*_, **__):
+        raise FileNotFoundError("git")
+
+    monkeypatch.setattr(cell.subprocess, "run", without_git)
+    version, plus, digest = cell.commit().partition("+")
+    assert (version, plus, len(digest)) == (f"v{__version__}", "+", 12)
+    assert cell.commit().endswith(digest)
+    shutil.copytree(Path(cell.__file__).parents[1], tmp_path / "rowssl", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(cell, "__file__", str(tmp_path / "rowssl" / "bench" / "cell.py"))
+    assert cell.commit().endswith(digest)  # wherever it lies
+    with (tmp_path / "rowssl" / "losses.py").open("a") as file:
+        file.write("#")
+    assert not cell.commit().endswith(digest)
 
 
 def test_a_failing_cell_is_reported_and_the_others_stand(tmp_path, capsys):

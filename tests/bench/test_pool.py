@@ -49,7 +49,13 @@ def ready(cell: Cell, runs: Path, fail: int) -> Path:
     metrics = {"identity": identity, "classes": {"heads": 10, "estimated": 9}, "seconds": 1.0, "peak_memory_mb": 1.0}
     (folder / "ready-metrics.json").write_text(json.dumps(metrics))
     config = cell.config.model_dump(mode="json")
-    facts = {"identity": identity, "config": config, "table": "t", "encoder": {"name": "e", "sha256": "e"}}
+    facts = {
+        "identity": identity,
+        "cell": cell.hash,
+        "config": config,
+        "table": "t",
+        "encoder": {"name": "e", "sha256": "e"},
+    }
     (folder / "ready-cell.json").write_text(json.dumps(facts))
     return folder
 
@@ -125,6 +131,29 @@ def test_places_to_run():
     if find_spec("ray") is None:
         with pytest.raises(InputError, match="pip install"):
             pool.open_runner("ray", None)
+    with pytest.raises(InputError, match="--workers 0"):
+        pool.open_runner("ray", 0)
+
+
+@pytest.mark.parametrize(
+    ("on", "place"),
+    [
+        ("local", None),
+        ("rayon", None),
+        ("ray", pool.RayPlace(None)),
+        ("ray://head:10001", pool.RayPlace("ray://head:10001")),
+        ("ray?gpus=0.25", pool.RayPlace(None, gpus=0.25)),
+        ("ray://head:10001?cpus=4&gpus=1", pool.RayPlace("ray://head:10001", 4, 1.0)),
+    ],
+)
+def test_a_cluster_and_what_a_task_asks_of_it(on, place):
+    assert pool.RayPlace.read(on) == place
+
+
+@pytest.mark.parametrize("wishes", ["gpus", "gpus=many", "cpus=0", "cpus=1.5", "gpus=-1", "gpus=nan", "tpus=1"])
+def test_wishes_that_mean_nothing_are_one_sentence(wishes):
+    with pytest.raises(InputError, match="cpus=N and gpus=N"):
+        pool.RayPlace.read(f"ray?{wishes}")
 
 
 def test_a_cell_is_named_by_what_decides_it(tmp_path, monkeypatch):

@@ -83,7 +83,7 @@ def test_it_runs_and_writes_ours_the_papers_and_the_difference(place: Path, name
     # In so small a subset equal class sizes may leave nobody in Few.
     empty = [line for line in claims.splitlines() if "no numbers" in line]
     assert all("Few" in line for line in empty)
-    assert claims.count("one seed, so no spread") == len(item.claims) - len(empty)
+    assert claims.count(": one seed, ") == len(item.claims) - len(empty)
     latex = (folder / "results.tex").read_text(encoding="utf-8")
     assert latex.count("{") == latex.count("}")
     assert ("Ours minus the paper's" in latex) == bool(stated)

@@ -71,8 +71,9 @@ def test_differences_that_do_not_exist_are_rarely_taken_for_real() -> None:
     [
         ((20.0, 22.0), (21.0, 20.0), "not told apart"),  # -1 and 2
         ((20.0, 20.0), (21.0, 21.1), "no"),
-        ((20.0,), (19.0,), "yes"),
-        ((20.0,), (20.0,), "not told apart"),
+        ((20.0, 20.0), (20.0, 20.0), "not told apart"),
+        ((20.0,), (19.0,), "one seed"),
+        ((20.0,), (20.0,), "one seed"),
         ((20.0,), (), "no numbers"),
         ((), (), "no numbers"),
     ],
@@ -106,6 +107,7 @@ def test_thresholds_constants_and_below() -> None:
 
 def test_summary() -> None:
     assert summary([Verdict(ABOVE, "yes"), Verdict(ABOVE, "no"), Verdict(ABOVE, "yes")]) == "2 held, 1 did not hold"
+    assert summary([Verdict(ABOVE, "one seed"), Verdict(ABOVE, "yes")]) == "1 held, 1 of one seed"
     assert summary([]) == "no claims"
 
 

@@ -6,6 +6,7 @@ process ends when its standard input does, that is with whoever started it, even
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ REFUSED, NON_FINITE = 2, 3  # exit codes that another attempt would only repeat
 
 def run_cell(config: Path, out: Path, *, report: bool = False) -> None:
     """Train and judge; `cell.json`, written last, says that the cell is finished and what it was made from."""
+    from rowssl.bench.cells import Cell
     from rowssl.bench.sample import write_sample
     from rowssl.checkpoint import write_text
     from rowssl.config import build_config
@@ -39,6 +41,7 @@ def run_cell(config: Path, out: Path, *, report: bool = False) -> None:
     encoder = run.features.encoder
     facts: dict[str, Any] = {
         "identity": run.metrics["identity"],
+        "cell": Cell(run.config).hash,
         "config": run.config.model_dump(mode="json"),
         "table": run.problem.table.fingerprint(),
         "encoder": {"name": encoder.name, "sha256": encoder.fingerprint, "image_size": encoder.image_size},
@@ -52,8 +55,8 @@ def run_cell(config: Path, out: Path, *, report: bool = False) -> None:
 
 
 def commit() -> str:
-    """The source's commit, with `-dirty` where files were changed since; the version if it is not in a repository."""
-    folder = Path(__file__).resolve().parent
+    """The source's commit, with `-dirty` where files were changed since; outside of a repository `v0.1.0+` and its hash."""
+    folder = Path(__file__).resolve().parents[1]
 
     def git(*arguments: str) -> str:
         # Without optional locks a look at the repository never disturbs someone who works in it.
@@ -61,10 +64,12 @@ def commit() -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", str(Path(__file__).resolve().parents[1] / "__init__.py"))
+        git("ls-files", "--error-unmatch", str(folder / "__init__.py"))
         return git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
-        return f"v{__version__}"
+        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.py")}
+        digest = hashlib.sha256(b"".join(name.encode() + b"\0" + files[name] for name in sorted(files)))
+        return f"v{__version__}+{digest.hexdigest()[:12]}"
 
 
 def leash() -> None:

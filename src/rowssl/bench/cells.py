@@ -7,7 +7,6 @@ their runs. What a cell is called in a table is not part of it.
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +15,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from rowssl.config import RunConfig, build_config, merge
-from rowssl.errors import InputError
+from rowssl.config import MethodConfig, RunConfig, build_config, merge
+from rowssl.methods import method_options
 
 HASH = 10  # hex digits that name a folder
 PATHS = (("data", "source"), ("data", "labels"), ("data", "data_root"), ("data", "split"), ("encoder", "cache"))
@@ -39,12 +38,10 @@ class Cell:
 
     @property
     def hash(self) -> str:
-        """Of the options that decide the result and are not as they are by default: a new option moves no folder."""
-        train, encoder = self.config.train, self.config.encoder
-        usual = {name: train.__class__.model_fields[name].default for name in ("save_seconds", "evaluate_every")}
-        deciding = {"train": train.model_copy(update=usual), "encoder": encoder.deciding()}
-        content = self.config.model_copy(update=deciding).model_dump(mode="json", exclude_defaults=True)
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:HASH]
+        """Of everything that decides the result, the method's own defaults included: another default is another run."""
+        method = self.config.method
+        whole = MethodConfig(name=method.name, options=method_options(method.name, method.options))
+        return self.config.model_copy(update={"method": whole}).identity()[:HASH]
 
     @property
     def name(self) -> str:
@@ -53,7 +50,9 @@ class Cell:
         parts = [data.name or Path(data.source or "data").stem]
         parts += [f"g{data.gamma:g}"] if data.gamma is not None else []
         parts += [data.prior] if data.prior else []
-        parts += [method.name, "_".join(f"{key}={value}" for key, value in sorted(method.options.items()))[:60]]
+        usual = method_options(method.name, {})
+        changed = [f"{key}={value}" for key, value in sorted(method.options.items()) if usual.get(key) != value]
+        parts += [method.name, "_".join(changed)[:60]]
         text = "-".join(part for part in [*parts, f"s{self.config.seed}", self.hash] if part)
         return "".join(c if c.isalnum() or c in "-_.=" else "_" for c in text)
 
@@ -126,12 +125,11 @@ def read_result(cell: Cell, runs: Path) -> Result | None:
     folder = cell.folder(runs)
     metrics, facts = _json(folder / "metrics.json"), _json(folder / "cell.json")
     try:
-        same_run = facts["identity"] == metrics["identity"]
-        if not same_run or build_config(facts["config"]).identity() != cell.config.identity():
+        if facts["identity"] != metrics["identity"] or facts["cell"] != cell.hash:
             return None
         # A run that was killed and went on measured its last part alone; its epochs know how long all of them took.
         return Result(cell, metrics, facts, max(float(metrics["seconds"]), sum(epoch_seconds(folder))))
-    except (KeyError, TypeError, InputError):  # InputError: of another version, with options that are no more
+    except (KeyError, TypeError):  # of another version
         return None
 
 

@@ -129,11 +129,8 @@ def reason(folder: Path, code: int) -> str:
 
 
 def check(cells: Sequence[Cell]) -> None:
-    """Refuse an unknown method or option before anything is computed."""
-    from rowssl.methods import check_method
-
+    """Refuse what a grid cannot do before anything is computed; a method's options are looked at when a cell is named."""
     for cell in cells:
-        check_method(cell.config.method.name, cell.config.method.options)
         if cell.config.start is not None:
             raise InputError("start names a run to go on from, which one run may do: the cells of a grid begin anew.")
 
@@ -144,6 +141,7 @@ def prepare(cells: Sequence[Cell], finished: Sequence[Result], runs: Path, *, on
     Priors and imbalance ratios take different rows of a table; each adds to one cache what the others did not have. The same
     look at the data tells whether finished cells saw these data and this encoder; an InputError names one that did not.
     """
+    from rowssl.distributed import device
     from rowssl.features import open_features
     from rowssl.problem import load_problem
 
@@ -153,7 +151,13 @@ def prepare(cells: Sequence[Cell], finished: Sequence[Result], runs: Path, *, on
         if _inputs(cell) not in seen:
             problem = load_problem(data)
             # Trunk outputs do not depend on their reduction, which every run makes for itself.
-            opened = open_features(problem, encoder.model_copy(update={"reduce": 0}), seed=cell.config.seed, on=on)
+            opened = open_features(
+                problem,
+                encoder.model_copy(update={"reduce": 0}),
+                seed=cell.config.seed,
+                device=device(cell.config.train.device),
+                on=on,
+            )
             seen[_inputs(cell)] = (problem.table.fingerprint(), opened.encoder.fingerprint)
     for result in finished:
         made_from = (result.facts["table"], result.facts["encoder"]["sha256"])

@@ -20,7 +20,7 @@ COLOURS = {
 HOVER_PAPER = "the paper's"
 
 
-def bars_svg(section: Section, entries: Entries, columns: Sequence[Column], *, paper: bool = True) -> str:
+def bars_svg(section: Section, entries: Entries, columns: Sequence[Column], *, paper: bool = True, of: str = "") -> str:
     """Draw columns of one metric; empty if there is no number.
 
     Parameters
@@ -28,6 +28,7 @@ def bars_svg(section: Section, entries: Entries, columns: Sequence[Column], *, p
     entries : lines of the table, each becomes a group of bars.
     columns : of one metric; each becomes a bar of every group.
     paper : mark the paper's number on a bar by a black line, where there is one.
+    of : what the picture is about beside the split; the first words of its title.
     """
     columns = present(entries, columns)
     if not columns:
@@ -38,17 +39,20 @@ def bars_svg(section: Section, entries: Entries, columns: Sequence[Column], *, p
     base, slot = TOP + PANEL, (WIDTH - LEFT - RIGHT) / len(entries)
     bar = min(46.0, 0.8 * slot / len(columns))
     turned = any(7.2 * len(entry.title) > slot for entry in entries)
-    height = base + (100 if turned else 36)
+    fitting = [_fitting(entry.title, LEFT + (place + 0.5) * slot) for place, entry in enumerate(entries)]
+    height = base + (36 + round(3.2 * max(map(len, fitting))) if turned else 36)
     metric = columns[0][0]
     with_paper = paper and any(stat.paper is not None for stat in stats)
     groups = [group for _, group in columns]
-    title = f"{metric} of {section.title} ({section.encoder})"
+    where = f"{section.title} ({section.encoder})"
+    title = f"{of}: {metric}" if of else f"{metric} of {where}"
+    beside = f'<tspan font-weight="400" font-size="13" fill="#666" dx="10">{_text(where)}</tspan>' if of else ""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
         f'height="{height}" role="img" font-family="system-ui, sans-serif" font-size="13" fill="#333">',
         f"<title>{_text(title)}</title>",
         f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
-        f'<text x="{LEFT}" y="24" font-size="15" font-weight="600">{_text(title)}</text>',
+        f'<text x="{LEFT}" y="24" font-size="15" font-weight="600">{_text(title)}{beside}</text>',
         *_legend(groups, with_paper),
         *_grid(top, base),
     ]
@@ -59,7 +63,7 @@ def bars_svg(section: Section, entries: Entries, columns: Sequence[Column], *, p
             if stat is not None:
                 x = middle + (number - len(columns) / 2) * bar
                 parts += _bar(x, bar, base, PANEL / top, stat, column[1], f"{entry.title}, {column[1]}", with_paper)
-        parts.append(_name(entry.title, middle, base, turned))
+        parts.append(_name(fitting[place] if turned else entry.title, middle, base, turned))
     parts.append(f'<path d="M{LEFT} {base}H{WIDTH - RIGHT}" stroke="#555"/>')
     return "\n".join([*parts, "</svg>", ""])
 
@@ -118,10 +122,15 @@ def _bar(
     return parts
 
 
+def _fitting(title: str, middle: float) -> str:
+    """As much of a name as there is room for to the left of its group, turned."""
+    most = min(36, int(middle / 5.8))
+    return title if len(title) <= most else title[: most - 1] + "…"
+
+
 def _name(title: str, middle: float, base: float, turned: bool) -> str:
     """Under its group."""
     if not turned:
         return f'<text x="{middle:.1f}" y="{base + 20:g}" text-anchor="middle">{_text(title)}</text>'
-    cut = title if len(title) <= 22 else title[:21] + "…"
     place = f'transform="translate({middle + 4:.1f} {base + 16:g}) rotate(-28)"'
-    return f'<text {place} text-anchor="end" font-size="12">{_text(cut)}</text>'
+    return f'<text {place} text-anchor="end" font-size="12">{_text(title)}</text>'

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -142,25 +143,49 @@ class InlineRunner:
         self.waiting.clear()
 
 
+@dataclass(frozen=True)
+class RayPlace:
+    """A cluster, and what a task asks of it: `ray`, `ray://address`, with `?gpus=0.25&cpus=2` behind it.
+
+    Ray hides the GPUs of a node from tasks that ask for none.
+    """
+
+    address: str | None  # None: the cluster of this machine, begun if there is none
+    cpus: int = 1
+    gpus: float = 0.0
+
+    @classmethod
+    def read(cls, on: str) -> RayPlace | None:
+        """None if it is not on Ray."""
+        where, _, wishes = on.partition("?")
+        if where != "ray" and not where.startswith("ray://"):
+            return None
+        try:
+            asked = dict(wish.split("=", 1) for wish in wishes.split("&") if wish)
+            cpus, gpus = int(asked.pop("cpus", 1)), float(asked.pop("gpus", 0))
+            if asked or cpus < 1 or not 0 <= gpus < 1e6:
+                raise ValueError
+        except ValueError:
+            raise InputError(f"--on {on}: behind the question mark go cpus=N and gpus=N, joined by &.") from None
+        return cls(where if "://" in where else None, cpus, gpus)
+
+
 class RayRunner:
-    """One cell is one task of one core; the cluster decides when and where. The folder must be the same for all nodes."""
+    """One cell is one task; the cluster decides when and where. The folder must be the same for all nodes."""
 
-    slots = 1_000_000
-
-    def __init__(self, address: str, *, report: bool = False, threads: int = 1, retries: int = 1) -> None:
+    def __init__(self, place: RayPlace, workers: int | None = None, *, report: bool = False, retries: int = 1) -> None:
+        if workers == 0:
+            raise InputError("--workers 0 stands for this process alone, which is not --on ray.")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would tell its makers
         try:
             self.ray: Any = import_module("ray")
         except ImportError as error:
             raise InputError("--on ray needs the package ray: pip install 'rowssl[ray]'.") from error
-        self.report, self.threads = report, threads
-        self.ray.init(
-            address=address if "://" in address else None,
-            ignore_reinit_error=True,
-            log_to_driver=False,
-            logging_level="error",
-        )
-        self.task = self.ray.remote(num_cpus=threads, max_retries=retries)(_ray_cell)
+        self.report, self.threads = report, place.cpus
+        self.slots = workers or 1_000_000
+        self.ray.init(address=place.address, ignore_reinit_error=True, log_to_driver=False, logging_level="error")
+        task = self.ray.remote(num_cpus=place.cpus, num_gpus=place.gpus, max_retries=retries)
+        self.task = task(_ray_cell)
         self.running: dict[Any, Path] = {}
 
     @property
@@ -199,9 +224,10 @@ def _ray_cell(folder: str, command: list[str], threads: int) -> int:
 
 
 def open_runner(on: str, workers: int | None, *, report: bool = False, keep: Sequence[int] = ()) -> Runner:
-    """`local`, `ray` or `ray://address`; 0 workers stands for this process."""
-    if on.partition("://")[0] == "ray":
-        return RayRunner(on, report=report)
+    """`local`, or what `RayPlace` reads; 0 workers stands for this process."""
+    place = RayPlace.read(on)
+    if place is not None:
+        return RayRunner(place, workers, report=report)
     if on != "local":
         raise InputError(f"--on {on} is not one of local, ray, ray://address.")
     if workers == 0:

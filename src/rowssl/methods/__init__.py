@@ -49,6 +49,7 @@ def check_method(name: str, options: dict[str, Any]) -> None:
 
 def method_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Every option of a method with its value: as given, else its default. What a run is known by beside its configuration."""
+    check_method(name, options)
     if name == "dts":
         return asdict(dts_options(**options))
     parameters = signature(METHODS[name].__init__).parameters.values()

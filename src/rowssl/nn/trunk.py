@@ -118,7 +118,7 @@ class FreshSource:
             pictures = pool.map(lambda pair: make(*pair), pairs)
             while batch := list(islice(pictures, self.batch_size)):
                 # Not inference mode: the tail's backward pass keeps these tensors.
-                outputs.append(run_trunk(self.encoder, np.stack(batch)))
+                outputs.append(run_trunk(self.encoder, np.stack(batch)).cpu())
         return torch.cat(outputs[1:] or outputs)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from rowssl.bench.pictures import bars_svg
 from rowssl.bench.results import Row
-from rowssl.bench.sample import read_sample
+from rowssl.bench.sample import CLASSES, ROWS, read_sample
 from rowssl.reproduce.page import displayed, shortened
 from rowssl.reproduce.plan import Settings, data_content
 from rowssl.reproduce.rows import SMALL, Finished, PaperNumbers, shown_method
-from rowssl.reproduce.spec import Item
+from rowssl.reproduce.spec import Item, profile_name
 from rowssl.reproduce.svg import COLOURS, Cloud, Curve, clouds_svg, lines_svg
 
 BLUE, ORANGE, GREY = "#2d6ba9", "#c0611c", "#5f6b76"
@@ -46,7 +46,7 @@ def bars(item: Item, rows: Sequence[Row], numbers: PaperNumbers, done: Sequence[
             columns = [column for column in columns if column in item.columns]
             if columns:
                 comparable = not section.dataset.endswith(SMALL)
-                found[f"{name}{ending}.svg"] = bars_svg(section, entries, columns, paper=comparable)
+                found[f"{name}{ending}.svg"] = bars_svg(section, entries, columns, paper=comparable, of=item.title)
     return found
 
 
@@ -73,7 +73,9 @@ def curves(item: Item, rows: Sequence[Row], numbers: PaperNumbers, done: Sequenc
     title = f"In-bACC over {item.axis}, {dataset} ({rows[0]['encoder']})" if rows else item.title
     marked = float(usual.partition("=")[2]) if usual else None
     return {
-        f"{item.name}.svg": lines_svg(title, drawn, across=item.axis, up="In-bACC, percent", even=True, marked=marked)
+        f"{item.name}.svg": lines_svg(
+            title, drawn, across=f"{item.axis} (evenly spaced)", up="In-bACC, percent", even=True, marked=marked
+        )
     }
 
 
@@ -128,7 +130,8 @@ def clouds(item: Item, rows: Sequence[Row], numbers: PaperNumbers, done: Sequenc
                 panels.append(Cloud(name, points, sample.truth, sample.n_old))
         drawn.append((words, panels))
     where = f"{rows[0]['dataset']} ({rows[0]['encoder']}), seed {seed}" if rows else ""
-    return {"tsne.svg": clouds_svg(f"{how} of features, {where}", drawn)}
+    some = f"up to {CLASSES} known and {CLASSES} novel classes, {ROWS} images of each"
+    return {"tsne.svg": clouds_svg(f"{how} of features of {some}, {where}", drawn)}
 
 
 def profiles(item: Item, settings: Settings) -> dict[str, str]:
@@ -144,7 +147,7 @@ def profiles(item: Item, settings: Settings) -> dict[str, str]:
         except InputError:
             continue  # the page says which are missing
         if problem.profile_svg:
-            found[f"{block.data.key.replace(' ', '_')}.svg"] = problem.profile_svg
+            found[profile_name(block.data)] = problem.profile_svg
     return found
 
 

@@ -10,7 +10,7 @@ from rowssl.bench.results import Column, Entry, Row, Section, Stat, Summary, sum
 from rowssl.bench.tables import Entries, comparison_table, latex_table, markdown_table
 from rowssl.reproduce.plan import Settings
 from rowssl.reproduce.rows import Finished, PaperNumbers, shown_method
-from rowssl.reproduce.spec import Item
+from rowssl.reproduce.spec import Item, profile_name
 from rowssl.reproduce.splits import CLASSES, IMAGES, TESTS
 from rowssl.reproduce.verdicts import CONFIDENCE, Verdict, summary
 
@@ -58,8 +58,8 @@ def claims_page(item: Item, verdicts: Sequence[Verdict], settings: Settings) -> 
     parts = [
         f"# {item.title}: claims\n\nOf {SOURCE}, {item.source}. {summary(verdicts)[:1].upper()}{summary(verdicts)[1:]}.\n",
         "A difference is that of the means, ± the sample standard deviation of the differences seed by seed. Not told apart: "
-        f"the {CONFIDENCE:.0%} t interval of the mean difference holds zero (or the limit that a claim names). With one seed "
-        "there is no spread, and yes or no is of that seed alone. Against several methods the best of them by these very runs "
+        f"the {CONFIDENCE:.0%} t interval of the mean difference holds zero (or the limit that a claim names). One seed has "
+        "no spread, and its difference tells nothing about a claim. Against several methods the best of them by these very runs "
         "counts, which makes a claim of being above all of them a little harder than it should be.\n",
     ]
     if settings.small:
@@ -101,10 +101,17 @@ def results_page(
         beside = [comparison_table(entries, columns) for columns in _parts(item)]
         if any(beside):
             parts += [f"Ours / the paper's ({SOURCE}, with its own encoder) / difference:\n", *beside]
-    parts += [f"![{name}]({name})\n" for name in pictures]
+    for name in pictures:
+        parts += [f"## {heading}\n"] if (heading := headings(item).get(name)) else []
+        parts.append(f"![{heading or name}]({name})\n")
     if verdicts:
         parts.append(claims_page(item, verdicts, settings).replace("# ", "## ", 1))
     return "\n".join(part for part in parts if part)
+
+
+def headings(item: Item) -> dict[str, str]:
+    """What stands above pictures that show one split each, by their file names."""
+    return {profile_name(b.data): b.data.title for b in item.blocks} if item.kind == "profiles" else {}
 
 
 def trained(done: Sequence[Finished], settings: Settings) -> str:

@@ -171,11 +171,12 @@ def searched(config: RunConfig, out: Path, *, estimate: bool, on: str = "local")
 
 def _search(config: RunConfig, on: str) -> int:
     from rowssl.count import count_data, run_estimator
+    from rowssl.distributed import device
     from rowssl.features import open_features
     from rowssl.problem import load_problem
 
     problem = load_problem(config.data)
-    features = open_features(problem, config.encoder, seed=config.seed, on=on)
+    features = open_features(problem, config.encoder, seed=config.seed, device=device(config.train.device), on=on)
     data = count_data(features.train, features.encoder.tail, problem.targets, problem.n_old, seed=config.seed)
     return run_estimator("gcd", data).best
 

@@ -43,6 +43,18 @@ class Data:
         parts = [self.options["name"], chosen, f"g{self.gamma}" if self.gamma[:1].isdigit() else "", self.prior]
         return "-".join(part for part in parts if part)
 
+    @property
+    def title(self) -> str:
+        """For a heading."""
+        ratio = f"imbalance ratio {self.gamma}" if self.gamma[:1].isdigit() else f"{self.gamma} sizes"
+        sizes = "balanced" if self.gamma == "1" else ratio
+        return f"{self.dataset}, {sizes}, prior {self.prior}, protocol {self.options.get('protocol', 'rowssl')}"
+
+
+def profile_name(data: Data) -> str:
+    """The file of the picture of a split's class sizes."""
+    return f"{data.key.replace(' ', '_')}.svg"
+
 
 @dataclass(frozen=True)
 class Line:

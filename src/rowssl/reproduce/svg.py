@@ -16,9 +16,6 @@ KNOWN = ("#123b63", "#1d4b7a", "#2d6ba9", "#3f7cb8", "#4f8bc4", "#6a9fd0", "#86b
 NOVEL = ("#6b320b", "#8a4210", "#a8521a", "#c0611c", "#d27a3a", "#de9560", "#e8ab7f", "#efbd97", "#a8893a", "#c7ab5c")
 
 
-HALO = 'paint-order="stroke" stroke="#fff" stroke-width="4"'
-
-
 @dataclass(frozen=True)
 class Curve:
     """A line: x, mean, spread over seeds (None where there is one seed); `dashed` for the second of a pair."""
@@ -91,7 +88,8 @@ def lines_svg(
     def height(y: float) -> float:
         return base - PANEL * (y - low) / (high - low)
 
-    parts = [*start_svg(title, WIDTH, base + 62), *_names(curves)]
+    named = [*curves, Curve(level[1], (), (), colour="#000")] if level else curves
+    parts = [*start_svg(title, WIDTH, base + 62), *_names(named)]
     for value in ticks(low, high):
         parts.append(f'<path d="M{LEFT} {height(value):.1f}H{WIDTH - RIGHT}" stroke="#e4e4e4"/>')
         parts.append(
@@ -115,9 +113,6 @@ def lines_svg(
     if level is not None:
         y = height(level[0])
         parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#000" stroke-width="1.5"/>')
-        parts.append(
-            f'<text x="{WIDTH - RIGHT - 4}" y="{y - 6:.1f}" text-anchor="end" font-size="12" {HALO}>{text_of(level[1])}</text>'
-        )
     for number, curve in enumerate(curves):
         aside = 3.0 * (number - (len(curves) - 1) / 2)  # so that whiskers of one place do not cover each other
         parts += _curve(curve, curve.colour or COLOURS[number % len(COLOURS)], at, height, aside)

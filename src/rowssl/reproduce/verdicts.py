@@ -19,7 +19,7 @@ class Verdict:
 
     Attributes
     ----------
-    state : yes, no, not told apart, or no numbers.
+    state : yes, no, not told apart, one seed (which cannot tell), or no numbers.
     difference, spread : mean and sample standard deviation of left - right over seeds; one seed has no spread.
     seeds : that have both numbers.
     paper : the paper's difference, where it states one.
@@ -43,7 +43,7 @@ class Verdict:
             return f"{self.claim.says}: no numbers{paper}."
         amount = f"{self.difference:+.{digits}f}" + ("" if self.spread is None else f" ± {self.spread:.{digits}f}")
         against = f" against {self.against}" if self.against else ""
-        seeds = f" over {self.seeds} seeds" if self.seeds > 1 else "; one seed, so no spread to judge it by"
+        seeds = f" over {self.seeds} seeds" if self.seeds > 1 else ", which has no spread to judge it by"
         return f"{self.claim.says}: {self.state}, {amount}{against}{paper}{seeds}."
 
 
@@ -73,8 +73,12 @@ def judge(claim: Claim, rows: Sequence[Row], *, classes: int, paper_of: PaperOf)
     mean = statistics.fmean(differences.values())
     spread = statistics.stdev(differences.values()) if len(differences) > 1 else None
     over = claim.sign * mean - claim.least
-    told = spread is None or abs(over) > margin(spread, len(differences))
-    state = ("yes" if over > 0 else "no") if told and over != 0 else "not told apart"
+    if spread is None:
+        state = "one seed"
+    elif abs(over) <= margin(spread, len(differences)):
+        state = "not told apart"
+    else:
+        state = "yes" if over > 0 else "no"
     return Verdict(claim, state, mean, spread, len(differences), paper, against)
 
 
@@ -115,6 +119,7 @@ def _word(strongest: Where, rights: tuple[Where, ...]) -> str:
 
 def summary(verdicts: Sequence[Verdict]) -> str:
     """How many held."""
-    counts = {state: sum(v.state == state for v in verdicts) for state in ("yes", "no", "not told apart", "no numbers")}
-    words = {"yes": "held", "no": "did not hold", "not told apart": "not told apart", "no numbers": "without numbers"}
+    words = {"yes": "held", "no": "did not hold", "not told apart": "not told apart", "one seed": "of one seed",
+             "no numbers": "without numbers"}  # fmt: skip
+    counts = {state: sum(v.state == state for v in verdicts) for state in words}
     return ", ".join(f"{number} {words[state]}" for state, number in counts.items() if number) or "no claims"
