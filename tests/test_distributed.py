@@ -46,10 +46,18 @@ def test_every_process_of_a_machine_takes_a_gpu_of_its_own(monkeypatch: pytest.M
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "set_device", asked.append)
     monkeypatch.setattr(torch.distributed, "init_process_group", asked.append)
     distributed.start()
-    assert asked == [3, "nccl"]
+    assert asked == [3, "cpu:gloo,cuda:nccl"]
+    monkeypatch.setattr(distributed, "world", lambda: 8)
+    monkeypatch.setattr(torch, "empty", lambda size, device: asked.append(str(device)))
+    assert distributed.device("cuda:0") == torch.device("cuda:3")  # its own, whichever was named for all
+    monkeypatch.setenv("LOCAL_RANK", "4")
+    asked.clear()
+    distributed.start()
+    assert asked == ["cpu:gloo,cuda:nccl"]  # more processes than GPUs: fine on a CPU, refused when a GPU is asked for
 
 
 BATCHES = (32, 33)  # 33: the shares are of 16 and of 17 rows

@@ -47,7 +47,8 @@ def bench(
         list[str] | None, typer.Option(help="An ablation: method.options.tau_max=0.2,1.0 (repeatable).")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=0, help="Processes at a time [as many as cores]; 0 = none but this one.")
+        int | None,
+        typer.Option(min=0, help="Processes at a time [one for each GPU, else for each core]; 0 = none but this one."),
     ] = None,
     on: Annotated[str, typer.Option(help="local, ray or ray://address; ray?gpus=0.25&cpus=2 for a run.")] = "local",
     reports: Annotated[bool, typer.Option(help="Also write report.html and model/ of every run.")] = False,
@@ -154,7 +155,7 @@ def _show_plan(cells: Sequence[Cell], runs: Path, workers: int | None) -> None:
 
     from rowssl.bench.cost import plan
     from rowssl.bench.engine import check
-    from rowssl.bench.pool import cores
+    from rowssl.bench.pool import usual_workers
     from rowssl.problem import load_problem
     from rowssl.progress import clock
     from rowssl.progress import out as console
@@ -168,7 +169,7 @@ def _show_plan(cells: Sequence[Cell], runs: Path, workers: int | None) -> None:
     console.print(table)
     left = sum(one.seconds or 0 for one in plans)
     done = sum(one.state == "finished" for one in plans)
-    at_once = max(1, workers if workers is not None else cores())
+    at_once = max(1, workers if workers is not None else usual_workers())
     console.print(
         f"{len(plans)} cells, {done} finished; about {clock(left / at_once)} to go with {at_once} at a time, "
         "and the trunk cache if it is not there yet",

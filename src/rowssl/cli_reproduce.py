@@ -38,7 +38,8 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="full, or small: 20 classes, few images, in minutes.")] = "full",
     preset: Annotated[str | None, typer.Option(help="Preset of DTS: tuned [default], paper or official.")] = None,
     workers: Annotated[
-        int | None, typer.Option(min=0, help="Processes at a time [as many as cores]; 0 = none but this one.")
+        int | None,
+        typer.Option(min=0, help="Processes at a time [one for each GPU, else for each core]; 0 = none but this one."),
     ] = None,
     on: Annotated[str, typer.Option(help="local, ray or ray://address; ray?gpus=0.25&cpus=2 for a run.")] = "local",
     show: Annotated[
@@ -106,7 +107,7 @@ def _show_list(items: Sequence[Item], settings: Settings, workers: int | None) -
     """One line for each name; a cell that several names need is counted by each, and once in the sum."""
     from rich.table import Table
 
-    from rowssl.bench.pool import cores
+    from rowssl.bench.pool import usual_workers
     from rowssl.progress import clock
     from rowssl.progress import out as console
     from rowssl.reproduce.listing import cost, listed, results_of
@@ -130,7 +131,7 @@ def _show_list(items: Sequence[Item], settings: Settings, workers: int | None) -
     console.print(table)
     plans = [plan for one in found if not one.missing for plan in one.plans]
     different = {plan.cell.name if plan.cell else f"{plan.like.name} {plan.line.method}" for plan in plans}
-    at_once = max(1, workers if workers is not None else cores())
+    at_once = max(1, workers if workers is not None else usual_workers())
     left = clock(cost(plans, settings, results_of(plans, settings)) / at_once)
     text = (
         f"scale {settings.scale}, seeds {', '.join(map(str, settings.seeds))}: {len(different)} different cells whose data "
@@ -147,7 +148,7 @@ def _show_cells(items: Sequence[Item], settings: Settings, workers: int | None) 
     from rich.table import Table
 
     from rowssl.bench.cells import read_result
-    from rowssl.bench.pool import cores
+    from rowssl.bench.pool import usual_workers
     from rowssl.progress import clock
     from rowssl.progress import out as console
     from rowssl.reproduce.listing import cost
@@ -169,7 +170,7 @@ def _show_cells(items: Sequence[Item], settings: Settings, workers: int | None) 
         table.add_row(name, state, ", ".join(users))
     console.print(table)
     done = sum(state == "finished" for state, _ in lines.values())
-    at_once = max(1, workers if workers is not None else cores())
+    at_once = max(1, workers if workers is not None else usual_workers())
     left = clock(cost(plans, settings) / at_once)
     console.print(f"{len(lines)} cells, {done} finished; about {left} to go with {at_once} at a time", markup=False)
 

@@ -92,7 +92,9 @@ def count_data(
     if max_classes is not None and max_classes < max(2, n_old):
         raise InputError(f"--max-classes {max_classes} is less than the {max(2, n_old)} classes there are at least.")
     rows = sample_rows(targets, n_old, SAMPLE, seed)
-    chunks = [tail(source.clean(rows[begin : begin + CHUNK])) for begin in range(0, len(rows), CHUNK)]
+    device = next((parameter.device for parameter in tail.parameters()), torch.device("cpu"))
+    parts = (rows[begin : begin + CHUNK] for begin in range(0, len(rows), CHUNK))
+    chunks = [tail(source.clean(part).to(device)).cpu() for part in parts]
     x = F.normalize(torch.cat(chunks).flatten(1).float(), dim=1)
     low = max(2, n_old)
     high = max_classes or max(20, 4 * n_old)

@@ -21,9 +21,14 @@ from rowssl.errors import InputError
 def start() -> None:
     """Join the process group when torchrun started us, each process of a machine with a GPU of its own; otherwise do nothing."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
-        if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        if _gpu() < torch.cuda.device_count():
+            torch.cuda.set_device(_gpu())
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+
+
+def _gpu() -> int:
+    """Which GPU of its machine is this process's under torchrun."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def device(asked: str) -> torch.device:
@@ -33,6 +38,9 @@ def device(asked: str) -> torch.device:
         if found.type == "meta":
             raise ValueError("it computes nothing")
         torch.empty(0, device=found)
+        if found.type == "cuda" and world() > 1:  # NCCL needs a GPU for each, whichever was named
+            found = torch.device("cuda", _gpu())
+            torch.empty(0, device=found)
     except (RuntimeError, AssertionError, ValueError) as error:
         choices = "auto, cpu" + (", cuda" if torch.cuda.is_available() else "")
         raise InputError(

@@ -70,8 +70,7 @@ def open_features(
         return Features(encoder, ArraySource(table.embeddings, table.views), test_rows, why)
 
     size = config.image_size or (_native_size(table) if name in WITHOUT_WEIGHTS else None)
-    encoder = build_encoder(name, tail=config.tail, image_size=size, seed=seed)
-    encoder.trunk.to(device)
+    encoder = build_encoder(name, tail=config.tail, image_size=size, seed=seed).to(device)
     chosen = config.model_copy(update={"name": name, "image_size": size})
     train, *tested = [
         _trunk(asked, encoder, chosen, problem, seed, str(device), on) for asked in _asked(problem, config)
@@ -86,8 +85,7 @@ def trunk_sources(
     from rowssl.nn.trunk import FreshSource
 
     assert config.name is not None
-    encoder = build_encoder(config.name, tail=config.tail, image_size=config.image_size, seed=seed)
-    encoder.trunk.to(device)
+    encoder = build_encoder(config.name, tail=config.tail, image_size=config.image_size, seed=seed).to(device)
     recipe = _recipe(encoder, config)
     for table, rows, views in _asked(problem, config):
         yield FreshSource(table, encoder, recipe, config.view_seed, rows=rows, fixed_views=views)

@@ -20,7 +20,6 @@ class _QueueLoss(torch.autograd.Function):
     """Weighted sum of mean l_u and mean l_sup; forward also finds d/dh, backward only scales it."""
 
     @staticmethod
-    @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)  # float16 would lose the negatives
     def forward(
         context: Any,
         h: Tensor,  # (B, d) queries
@@ -81,7 +80,6 @@ class _QueueLoss(torch.autograd.Function):
         return total_loss, l_u, mean_sup
 
     @staticmethod
-    @torch.amp.custom_bwd(device_type="cuda")
     def backward(context: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = context.saved_tensors
         return (upstream[0] * gradient, *(None,) * 9)

@@ -97,20 +97,19 @@ def train(
         method.start(feed)
     distributed.same_everywhere(method)
 
-    # bfloat16 has the range of float32, so that no loss has to be scaled against underflow.
-    fast = feed.device.type == "cuda" and torch.cuda.is_bf16_supported()
-    half = torch.autocast("cuda", dtype=torch.bfloat16, enabled=fast)
     saved, began, totals, steps = time.monotonic(), time.monotonic(), dict[str, Tensor](), 0
     for step in range(first, feed.steps):
         batch = feed.batch(step)
         if step % feed.steps_per_epoch == 0:
             with torch.no_grad():
                 method.begin_epoch(feed, batch.epoch)
+                if feed.device.type == "cuda":  # whose sums are of no fixed order: states would drift apart
+                    distributed.same_everywhere(method)
             method.train()
         optimiser.lr = cosine(batch.epoch, batch.epochs, options.lr, options.lr * options.final)
-        with half:
-            result = method.loss(batch)
-        total = torch.stack([term.float() for term in result.losses.values()]).sum()
+        # In float32 on a GPU as well: of cosines in half precision densities and neighbours would be made of a few values.
+        result = method.loss(batch)
+        total = torch.stack(list(result.losses.values())).sum()
         optimiser.zero_grad()
         total.backward()
         distributed.sum_gradients(names)

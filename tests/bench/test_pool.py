@@ -135,6 +135,32 @@ def test_places_to_run():
         pool.open_runner("ray", 0)
 
 
+def test_processes_are_spread_over_gpus(tmp_path, monkeypatch):
+    class Say(pool.LocalRunner):
+        def command(self, folder):
+            return [sys.executable, "-c", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"]
+
+    monkeypatch.setattr(pool, "gpus", lambda: ["3", "5"])
+    assert pool.open_runner("local", None).slots == 2
+    runner, folders = Say(4), [tmp_path / str(number) for number in range(4)]
+    for folder in folders:
+        folder.mkdir()
+        runner.submit(folder)
+    while runner.busy:
+        runner.wait()
+    assert [(folder / "log.txt").read_text().strip() for folder in folders] == ["3", "5", "3", "5"]
+
+
+def test_gpus_are_those_that_are_allowed(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert pool.gpus() == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,GPU-1f2e")
+    assert pool.gpus() == ["6", "GPU-1f2e"]
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert pool.gpus() == []
+
+
 @pytest.mark.parametrize(
     ("on", "place"),
     [

@@ -58,7 +58,7 @@ def run_cells(
     runs
         Folder of the run directories. Grids may share it, one at a time.
     workers
-        Processes at a time, by default as many as cores; 0 runs the cells in this process.
+        Processes at a time, by default one for each GPU, else for each core; 0 runs the cells in this process.
     on
         `local`, `ray` or `ray://address`.
     report

@@ -50,6 +50,19 @@ def arguments(folder: Path, report: bool) -> list[str]:
             *(["--report"] if report else [])]  # fmt: skip
 
 
+def gpus() -> list[str]:
+    """The GPUs this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    import torch
+
+    allowed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return allowed[: torch.cuda.device_count()] or [str(number) for number in range(torch.cuda.device_count())]
+
+
+def usual_workers() -> int:
+    """Processes at a time when nothing is said: one for each GPU, else one for each core."""
+    return len(gpus()) or cores()
+
+
 def environment(threads: int) -> dict[str, str]:
     """For a process with so many threads; a smaller number that the user set stays."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -57,29 +70,35 @@ def environment(threads: int) -> dict[str, str]:
     return {**os.environ, **{n: str(min(threads, int(v)) if v.isdecimal() else threads) for n, v in asked.items()}}
 
 
-def start(command: Sequence[str], folder: Path, threads: int, keep: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+def start(
+    command: Sequence[str], folder: Path, threads: int, keep: Sequence[int] = (), gpu: str | None = None
+) -> subprocess.Popen[bytes]:
     """A process whose words go to `log.txt`, whose life hangs on ours, and that Ctrl-C does not reach by itself."""
+    variables = environment(threads) | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
     with (folder / "log.txt").open("ab") as log:
         return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment(threads), start_new_session=True,
+            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=variables, start_new_session=True,
             pass_fds=tuple(keep),
         )  # fmt: skip
 
 
 class LocalRunner:
-    """So many processes at a time, each with its share of the cores."""
+    """So many processes at a time, each with its share of the cores and, where there are GPUs, with one of them."""
 
     def __init__(self, workers: int, *, report: bool = False, keep: Sequence[int] = ()) -> None:
         self.slots, self.report, self.keep = workers, report, keep
-        self.threads = max(1, cores() // workers)
+        self.threads, self.gpus = max(1, cores() // workers), gpus()
         self.running: dict[Path, subprocess.Popen[bytes]] = {}
+        self.gpu_of: dict[Path, str] = {}
 
     @property
     def busy(self) -> int:
         return len(self.running)
 
     def submit(self, folder: Path) -> None:
-        self.running[folder] = start(self.command(folder), folder, self.threads, self.keep)
+        gpu = min(self.gpus, key=[self.gpu_of[one] for one in self.running].count, default=None)  # the least busy
+        self.running[folder] = start(self.command(folder), folder, self.threads, self.keep, gpu)
+        self.gpu_of[folder] = gpu or ""
 
     def command(self, folder: Path) -> list[str]:
         """What is run for a folder."""
@@ -232,4 +251,4 @@ def open_runner(on: str, workers: int | None, *, report: bool = False, keep: Seq
         raise InputError(f"--on {on} is not one of local, ray, ray://address.")
     if workers == 0:
         return InlineRunner(report=report)
-    return LocalRunner(workers or cores(), report=report, keep=keep)
+    return LocalRunner(workers or usual_workers(), report=report, keep=keep)

@@ -27,8 +27,8 @@ class KMeans(Method):
         """Centroids of unit features become the classifier; the clusters of known classes come first."""
         features = self.unit_features(feed)
         found = kmeans(features, self.n_classes, seed=self.seed, n_init=self.n_init, max_iter=self.max_iter)
-        order = known_first(torch.as_tensor(found.labels), feed.targets.cpu(), self.n_old, self.n_classes)
-        self.classifier.set_centroids(torch.as_tensor(found.centers)[order])
+        order = known_first(found.labels.cpu(), feed.targets.cpu(), self.n_old, self.n_classes)
+        self.classifier.set_centroids(found.centers[order])
 
 
 def known_first(cluster: Tensor, target: Tensor, n_old: int, n_classes: int) -> Tensor:
