@@ -83,7 +83,7 @@ def child(options: argparse.Namespace) -> None:
         elif options.case == PLAIN_FAISS:
             model = faiss.Kmeans(x.shape[1], k, nredo=options.n_init, seed=0)
             model.train(x)
-            centres, iterations = model.centroids, model.niter
+            centres, iterations = model.centroids, model.cp.niter
         elif options.case == "faiss":
             if start is None:
                 result = kmeans(x, k, backend="faiss", **shared)

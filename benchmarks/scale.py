@@ -1,6 +1,7 @@
 """How the cost of a fit grows with rows and classes: time per epoch, time per step, peak memory, one whole fit.
 
     python benchmarks/scale.py                 # 10k, 100k and 1M rows x 384; 100 and 1,000 classes
+    python benchmarks/scale.py --steps-only    # without the fits
     python benchmarks/scale.py --whole         # also a whole `rowssl fit` of the largest, with the schedule it chooses itself
     python benchmarks/scale.py --quick
 
@@ -168,6 +169,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--fit-epochs", type=int, default=1, help="of the fit whose memory is measured")
     parser.add_argument("--fit-batch", type=int, default=1024)
+    parser.add_argument("--steps-only", action="store_true", help="no whole fits, no memory")
     parser.add_argument("--whole", action="store_true", help="also fit the largest with the schedule that fit chooses")
     parser.add_argument("--folder", type=Path, help="where the files go; they are removed at the end")
     parser.add_argument("--quick", action="store_true")
@@ -203,6 +205,8 @@ def main() -> None:
         ratio = median[str(many)] / median[str(few)]
         print(f"\na step at {many:,} classes takes {ratio:.2f} of one at {few} (at most {STEP_RATIO})\n", flush=True)
         del trainings
+        if options.steps_only:
+            return
 
         print(
             "| rows | classes | fit | seconds | peak memory GB | report.html MB | Tr-ACC % |\n|---|---|---|---|---|---|---|"

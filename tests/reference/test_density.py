@@ -59,7 +59,7 @@ def test_rank_weights_by_hand() -> None:
 def test_the_largest_and_the_nearest_are_those_of_a_sorted_row(rows: int, columns: int, k: int) -> None:
     values = torch.from_numpy(np.random.default_rng([8, columns]).normal(size=(rows, columns)).round(2))
     values[:, -1] = 9.0  # also what is left over after the last whole group counts
-    for table in (values, -values):
+    for table in (values, -values, values.T.contiguous().T):
         expected = [sorted(row, reverse=True)[:k] for row in table.tolist()]
         assert largest(table, k).tolist() == expected
         assert nearest_prototype(table).tolist() == [column.index(max(column)) for column in table.T.tolist()]

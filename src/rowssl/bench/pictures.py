@@ -46,7 +46,7 @@ def bars_svg(section: Section, entries: Entries, columns: Sequence[Column], *, p
     groups = [group for _, group in columns]
     where = f"{section.title} ({section.encoder})"
     title = f"{of}: {metric}" if of else f"{metric} of {where}"
-    beside = f'<tspan font-weight="400" font-size="13" fill="#666" dx="10">{_text(where)}</tspan>' if of else ""
+    beside = f'<tspan font-weight="400" font-size="12" fill="#666" dx="8">{_text(where)}</tspan>' if of else ""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
         f'height="{height}" role="img" font-family="system-ui, sans-serif" font-size="13" fill="#333">',

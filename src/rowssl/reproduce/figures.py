@@ -130,8 +130,8 @@ def clouds(item: Item, rows: Sequence[Row], numbers: PaperNumbers, done: Sequenc
                 panels.append(Cloud(name, points, sample.truth, sample.n_old))
         drawn.append((words, panels))
     where = f"{rows[0]['dataset']} ({rows[0]['encoder']}), seed {seed}" if rows else ""
-    some = f"up to {CLASSES} known and {CLASSES} novel classes, {ROWS} images of each"
-    return {"tsne.svg": clouds_svg(f"{how} of features of {some}, {where}", drawn)}
+    some = f"; {CLASSES} known and {CLASSES} novel classes at the most, {ROWS} images of each"
+    return {"tsne.svg": clouds_svg(f"{how} of features, {where}", drawn, some)}
 
 
 def profiles(item: Item, settings: Settings) -> dict[str, str]:

@@ -127,7 +127,7 @@ def _names(curves: Sequence[Curve]) -> list[str]:
         dash = ' stroke-dasharray="6 4"' if curve.dashed else ""
         parts.append(f'<path d="M{x:g} 46.5h22" stroke="{colour}" stroke-width="2.5"{dash}/>')
         parts.append(f'<text x="{x + 28:g}" y="51">{text_of(curve.name)}</text>')
-        x += 50 + 7.4 * len(curve.name)
+        x += 42 + 6.9 * len(curve.name)
     return parts
 
 
@@ -161,7 +161,7 @@ class Cloud:
     n_old: int
 
 
-def clouds_svg(title: str, rows: Sequence[tuple[str, Sequence[Cloud]]]) -> str:
+def clouds_svg(title: str, rows: Sequence[tuple[str, Sequence[Cloud]]], note: str = "") -> str:
     """Panels in rows, known classes in blues and novel ones in oranges; empty if there is nothing to draw."""
     rows = [(name, clouds) for name, clouds in rows if clouds]
     if not rows:
@@ -172,7 +172,7 @@ def clouds_svg(title: str, rows: Sequence[tuple[str, Sequence[Cloud]]]) -> str:
     parts = start_svg(title, WIDTH, round(64 + len(rows) * (side + 46)))
     for x, colour, word in ((LEFT, KNOWN[2], "known classes"), (LEFT + 140, NOVEL[3], "novel classes")):
         parts.append(f'<circle cx="{x + 6}" cy="46" r="5" fill="{colour}"/><text x="{x + 18}" y="51">{word}</text>')
-    parts.append(f'<text x="{LEFT + 290}" y="51" fill="#666">one shade for each class</text>')
+    parts.append(f'<text x="{LEFT + 290}" y="51" fill="#666">one shade for each class{text_of(note)}</text>')
     for number, (name, clouds) in enumerate(rows):
         y = 86 + number * (side + 46)
         turned = f'transform="translate(22 {y + side / 2:.1f}) rotate(-90)"'
