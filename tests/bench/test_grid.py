@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from command import rowssl
-from rowssl import __version__
-from rowssl.bench import cell, engine
+from rowssl.bench import engine
 from rowssl.bench.cells import Cell, grid, read_result, read_results
 from rowssl.bench.cost import plan
 from rowssl.bench.results import COLUMNS
@@ -182,22 +181,6 @@ def test_another_default_is_another_run_and_a_default_that_is_given_is_not(done,
     shutil.rmtree(other)
 
 
-def test_the_source_has_a_name_outside_of_a_repository(monkeypatch, tmp_path):
-    def without_git(*_, **__):
-        raise FileNotFoundError("git")
-
-    monkeypatch.setattr(cell.subprocess, "run", without_git)
-    version, plus, digest = cell.commit().partition("+")
-    assert (version, plus, len(digest)) == (f"v{__version__}", "+", 12)
-    assert cell.commit().endswith(digest)
-    shutil.copytree(Path(cell.__file__).parents[1], tmp_path / "rowssl", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(cell, "__file__", str(tmp_path / "rowssl" / "bench" / "cell.py"))
-    assert cell.commit().endswith(digest)  # wherever it lies
-    with (tmp_path / "rowssl" / "losses.py").open("a") as file:
-        file.write("#")
-    assert not cell.commit().endswith(digest)
-
-
 def test_a_failing_cell_is_reported_and_the_others_stand(tmp_path, capsys):
     broken = ("--methods", "kmeans,simgcd", "--epochs", 2, "--set", "train.lr=1e30", "--workers", 0)
     assert bench(*broken, "--out", tmp_path) == 1
@@ -234,15 +217,6 @@ def test_ablations_are_named(tmp_path, capsys):
     vary = ("--vary", "method.options.tau_s=0.1,0.2", "--vary", "train.lr=0.1")
     assert bench("--methods", "simgcd", *vary, "--out", tmp_path, "--list") == 0
     assert "2 cells" in capsys.readouterr().out
-
-
-def test_exit_codes_of_a_cell(tmp_path, monkeypatch, capsys):
-    (tmp_path / "config.json").write_text('{"method": {"name": "magic"}, "data": {"name": "digits"}}')
-    monkeypatch.setattr(sys, "argv", ["cell", str(tmp_path / "config.json"), str(tmp_path)])
-    with pytest.raises(SystemExit) as stop:
-        cell.main()
-    assert stop.value.code == cell.REFUSED
-    assert "magic" in capsys.readouterr().err
 
 
 def children(pid: int) -> list[int]:
