@@ -21,18 +21,13 @@ pytest.importorskip("ray", reason="ray is not installed")
 GRID = """
 import json, sys
 from pathlib import Path
-from rowssl.bench import engine, pool
+from rowssl.bench import engine
 from rowssl.bench.cells import grid
 out = Path(sys.argv[1])
 base = {"data": {"name": "digits"}, "encoder": {"name": "pixels", "views": 2, "cache": sys.argv[2]}, "train": {"epochs": 1}}
 cells = grid(base, methods=["kmeans", "simgcd"], gammas=[10.0], seeds=[0])
 bad = grid({**base, "train": {"epochs": 1, "lr": 1e30}}, methods=["simgcd"], gammas=[10.0], seeds=[1])
-folders = {cell.folder(out): cell for cell in [*cells, *bad]}
-for folder in folders:
-    folder.mkdir(parents=True)
-runner = pool.open_runner(sys.argv[3], 2)
-failures = engine.run_queue(folders, out, runner, retries=0)
-runner.stop()
+failures = engine.run_cells([*cells, *bad], out, on=sys.argv[3], workers=2).failures
 print(json.dumps({"failed": [f.cell.name for f in failures], "names": [c.name for c in cells]}))
 """
 
@@ -48,7 +43,7 @@ def run(tmp_path: Path, on: str) -> dict[str, object]:
 
 
 def test_ray_does_what_local_processes_do(tmp_path):
-    ray = run(tmp_path, "ray")
+    ray = run(tmp_path, "ray?cpus=1")
     assert ray == run(tmp_path, "local")
     assert len(ray["failed"]) == 1  # type: ignore[arg-type]
 
