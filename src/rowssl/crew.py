@@ -107,7 +107,7 @@ def open_crew(problem: Problem, config: EncoderConfig, seed: int, on: str, devic
         "data": problem.data.model_dump(mode="json"),
         "encoder": config.model_dump(mode="json"),
         "seed": seed,
-        "device": device if place is None else "auto",
+        "device": device.partition(":")[0] if place is None else "auto",  # which of them is decided when it starts
         "skipped": [one.name for one in problem.table.skipped],
     }
     return Crew(job, (lambda: LocalFillers(workers)) if place is None else (lambda: RayFillers(place)))

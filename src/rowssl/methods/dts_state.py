@@ -89,10 +89,8 @@ class TailednessState(Method):
         if many:  # both begin with the same rows
             chosen = seeded_rows(len(feed), START_ROWS, self.seed) if opt.proto_init == "train" else rows
         keys = self._keys(feed, 0, chosen)
-        sample, index = (
-            keys[: len(rows)] if many else keys[torch.from_numpy(rows)],
-            torch.from_numpy(rows).to(feed.device),
-        )
+        index = torch.from_numpy(rows).to(feed.device)
+        sample = keys[: len(rows)] if many else keys[index]
         if opt.queue_init == "random":
             self.queue.fill_randomly(0, self.generator)
         elif opt.queue_init == "data":
