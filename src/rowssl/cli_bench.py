@@ -155,7 +155,7 @@ def _show_plan(cells: Sequence[Cell], runs: Path, workers: int | None) -> None:
 
     from rowssl.bench.cost import plan
     from rowssl.bench.engine import check
-    from rowssl.bench.pool import usual_workers
+    from rowssl.bench.pool import at_once
     from rowssl.problem import load_problem
     from rowssl.progress import clock
     from rowssl.progress import out as console
@@ -169,9 +169,9 @@ def _show_plan(cells: Sequence[Cell], runs: Path, workers: int | None) -> None:
     console.print(table)
     left = sum(one.seconds or 0 for one in plans)
     done = sum(one.state == "finished" for one in plans)
-    at_once = max(1, workers if workers is not None else usual_workers())
+    together = at_once(workers)
     console.print(
-        f"{len(plans)} cells, {done} finished; about {clock(left / at_once)} to go with {at_once} at a time, "
+        f"{len(plans)} cells, {done} finished; about {clock(left / together)} to go with {together} at a time, "
         "and the trunk cache if it is not there yet",
         markup=False,
     )

@@ -107,7 +107,7 @@ def _show_list(items: Sequence[Item], settings: Settings, workers: int | None) -
     """One line for each name; a cell that several names need is counted by each, and once in the sum."""
     from rich.table import Table
 
-    from rowssl.bench.pool import usual_workers
+    from rowssl.bench.pool import at_once
     from rowssl.progress import clock
     from rowssl.progress import out as console
     from rowssl.reproduce.listing import cost, listed, results_of
@@ -131,11 +131,11 @@ def _show_list(items: Sequence[Item], settings: Settings, workers: int | None) -
     console.print(table)
     plans = [plan for one in found if not one.missing for plan in one.plans]
     different = {plan.cell.name if plan.cell else f"{plan.like.name} {plan.line.method}" for plan in plans}
-    at_once = max(1, workers if workers is not None else usual_workers())
-    left = clock(cost(plans, settings, results_of(plans, settings)) / at_once)
+    together = at_once(workers)
+    left = clock(cost(plans, settings, results_of(plans, settings)) / together)
     text = (
         f"scale {settings.scale}, seeds {', '.join(map(str, settings.seeds))}: {len(different)} different cells whose data "
-        f"are at hand, about {left} to go with {at_once} at a time, and the trunk cache if it is not there "
+        f"are at hand, about {left} to go with {together} at a time, and the trunk cache if it is not there "
         "yet; where no such run is finished, priced as for pooled features, which blocks of a transformer exceed by far"
     )
     console.print(text, markup=False, soft_wrap=True)
@@ -148,7 +148,7 @@ def _show_cells(items: Sequence[Item], settings: Settings, workers: int | None) 
     from rich.table import Table
 
     from rowssl.bench.cells import read_result
-    from rowssl.bench.pool import usual_workers
+    from rowssl.bench.pool import at_once
     from rowssl.progress import clock
     from rowssl.progress import out as console
     from rowssl.reproduce.listing import cost
@@ -170,9 +170,9 @@ def _show_cells(items: Sequence[Item], settings: Settings, workers: int | None) 
         table.add_row(name, state, ", ".join(users))
     console.print(table)
     done = sum(state == "finished" for state, _ in lines.values())
-    at_once = max(1, workers if workers is not None else usual_workers())
-    left = clock(cost(plans, settings) / at_once)
-    console.print(f"{len(lines)} cells, {done} finished; about {left} to go with {at_once} at a time", markup=False)
+    together = at_once(workers)
+    left = clock(cost(plans, settings) / together)
+    console.print(f"{len(lines)} cells, {done} finished; about {left} to go with {together} at a time", markup=False)
 
 
 def _tell(made: Sequence[Reproduced], failures: Sequence[Failure], index: Path) -> None:

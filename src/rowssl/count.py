@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rowssl.data.loader import Source
+from rowssl.distributed import device_of
 from rowssl.errors import InputError
 
 SAMPLE = 20_000  # rows used at the most, drawn evenly so that the labelled share stays what it is
@@ -92,7 +93,7 @@ def count_data(
     if max_classes is not None and max_classes < max(2, n_old):
         raise InputError(f"--max-classes {max_classes} is less than the {max(2, n_old)} classes there are at least.")
     rows = sample_rows(targets, n_old, SAMPLE, seed)
-    device = next((parameter.device for parameter in tail.parameters()), torch.device("cpu"))
+    device = device_of(tail)
     parts = (rows[begin : begin + CHUNK] for begin in range(0, len(rows), CHUNK))
     chunks = [tail(source.clean(part).to(device)).cpu() for part in parts]
     x = F.normalize(torch.cat(chunks).flatten(1).float(), dim=1)

@@ -49,6 +49,11 @@ def device(asked: str) -> torch.device:
     return found
 
 
+def device_of(module: nn.Module) -> torch.device:
+    """Where a module's parameters are; the CPU for one without any."""
+    return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+
+
 def rank() -> int:
     """This process's number; 0 without torchrun."""
     return dist.get_rank() if dist.is_initialized() else 0

@@ -58,9 +58,9 @@ def gpus() -> list[str]:
     return allowed[: torch.cuda.device_count()] or [str(number) for number in range(torch.cuda.device_count())]
 
 
-def usual_workers() -> int:
-    """Processes at a time when nothing is said: one for each GPU, else one for each core."""
-    return len(gpus()) or cores()
+def at_once(workers: int | None) -> int:
+    """Processes at a time: as asked (0: this one alone), else one for each GPU, else one for each core."""
+    return max(1, workers) if workers is not None else len(gpus()) or cores()
 
 
 def environment(threads: int) -> dict[str, str]:
@@ -251,4 +251,4 @@ def open_runner(on: str, workers: int | None, *, report: bool = False, keep: Seq
         raise InputError(f"--on {on} is not one of local, ray, ray://address.")
     if workers == 0:
         return InlineRunner(report=report)
-    return LocalRunner(workers or usual_workers(), report=report, keep=keep)
+    return LocalRunner(at_once(workers), report=report, keep=keep)

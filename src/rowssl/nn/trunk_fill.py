@@ -174,8 +174,8 @@ def _half(source: FreshSource, pictures: np.ndarray, rows: np.ndarray) -> np.nda
 
 def run_trunk(encoder: Encoder, pictures: np.ndarray) -> Tensor:
     """Crops, uint8 (n, H, W, 3) -> float32 (n, *trunk_shape) on the trunk's device."""
-    device = next((parameter.device for parameter in encoder.trunk.parameters()), torch.device("cpu"))
-    return encoder.trunk_forward(encoder.normalise(torch.from_numpy(pictures).to(device))).float()
+    here = torch.from_numpy(pictures).to(distributed.device_of(encoder.trunk))
+    return encoder.trunk_forward(encoder.normalise(here)).float()
 
 
 def _prefetch(

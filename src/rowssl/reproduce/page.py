@@ -101,8 +101,9 @@ def results_page(
         beside = [comparison_table(entries, columns) for columns in _parts(item)]
         if any(beside):
             parts += [f"Ours / the paper's ({SOURCE}, with its own encoder) / difference:\n", *beside]
+    above = headings(item)
     for name in pictures:
-        parts += [f"## {heading}\n"] if (heading := headings(item).get(name)) else []
+        parts += [f"## {heading}\n"] if (heading := above.get(name)) else []
         parts.append(f"![{heading or name}]({name})\n")
     if verdicts:
         parts.append(claims_page(item, verdicts, settings).replace("# ", "## ", 1))
