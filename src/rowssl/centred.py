@@ -35,10 +35,8 @@ def centred(x: Tensor, mean: Tensor, rows: Tensor | None = None) -> Rows:
 
 def squared_norms(x: Rows) -> Tensor:
     """(N,), in blocks."""
-    if isinstance(x, Tensor):
-        return x.square().sum(1)
-    parts = [x[i : i + 4096].square().sum(1) for i in range(0, len(x), 4096)]
-    return torch.cat(parts) if parts else x.mean.new_zeros(0)
+    parts = [x[i : i + 1024].square().sum(1) for i in range(0, len(x), 1024)]
+    return torch.cat(parts) if parts else x[:].new_zeros(0)
 
 
 def sample_for(rows: int, k: int, seed: int) -> Tensor | None:

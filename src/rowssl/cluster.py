@@ -6,13 +6,14 @@ No function ever holds an N x K matrix for a large N: rows go through in chunks.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rowssl.centred import centred, sample_for, squared_norms
+from rowssl.centred import Rows, centred, sample_for, squared_norms
 from rowssl.errors import InputError
 from rowssl.progress import track
 from rowssl.semi_kmeans import (
@@ -71,24 +72,42 @@ def kmeans(
     check_counts(len(x), k, n_init, max_iter)
     if backend not in ("auto", "torch", "faiss"):
         raise InputError(f"backend must be auto, torch or faiss, not {backend!r}")
+    options: dict[str, Any] = {"seed": seed, "n_init": n_init, "max_iter": max_iter, "tol": tol, "progress": progress}
     some = sample_for(len(x), k, seed) if init is None else None
     if some is not None:
-        options: dict[str, Any] = {"n_init": n_init, "max_iter": max_iter, "tol": tol, "progress": progress}
-        init = kmeans(x[some.to(x.device)], k, seed=seed, **options).centers
+        sample = x[some.to(x.device)]
+        mean = sample.mean(0)
+        init = _best_run(sample.sub_(mean), k, backend="torch", **options).centers.add_(mean)
+        del sample
     # The expanded distance ||x||^2 - 2xc + ||c||^2 is accurate when the data lie around zero.
     mean = x.mean(0)
-    rows, width = centred(x, mean), x.shape[1]
-    norms = squared_norms(rows)
-    if init is None:
+    given = None if init is None else as_matrix(init, "init") - mean
+    if given is not None and given.shape != (k, x.shape[1]):
+        raise InputError(f"init must be {k} x {x.shape[1]}, not {given.shape[0]} x {given.shape[1]}")
+    best = _best_run(centred(x, mean), k, given, backend=backend, **options)
+    return replace(best, centers=best.centers + mean)
+
+
+def _best_run(
+    rows: Rows,
+    k: int,
+    given: Tensor | None = None,
+    *,
+    seed: int,
+    n_init: int,
+    max_iter: int,
+    tol: float,
+    backend: str,
+    progress: bool,
+) -> KMeansResult:
+    """The best of `n_init` runs, or the one from given centres, on rows around zero."""
+    norms, width = squared_norms(rows), rows[:1].shape[1]
+    if given is None:
         seeds = plus_plus(rows[:], norms, k, seed=seed, runs=n_init, trials=4 * (2 + int(np.log(k))))
-    else:
-        given = as_matrix(init, "init") - mean
-        if given.shape != (k, width):
-            raise InputError(f"init must be {k} x {width}, not {given.shape[0]} x {given.shape[1]}")
     threshold = tol * float(norms.double().mean()) / width
     best = None
-    for run in track(range(n_init if init is None else 1), "k-means", enabled=progress):
-        start = rows[seeds[run]] if init is None else given
+    for run in track(range(n_init if given is None else 1), "k-means", enabled=progress):
+        start = rows[seeds[run]] if given is None else given
         if backend == "faiss":
             centers, n_iter = _faiss_lloyd(rows[:], start, max_iter), max_iter
         else:
@@ -98,7 +117,7 @@ def kmeans(
         labels, _ = nearest(rows, norms, centers)
         inertia = inertia_of(rows, centers, labels)
         if best is None or inertia < best.inertia:
-            best = KMeansResult(centers + mean, labels, inertia, n_iter)
+            best = KMeansResult(centers, labels, inertia, n_iter)
     assert best is not None
     return best
 
