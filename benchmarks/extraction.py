@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--encoder", help="name or folder of an encoder; a random ViT-S/16 otherwise")
     parser.add_argument("--pictures", type=int, default=512)
     parser.add_argument("--views", type=int, default=1, help="augmented views beside the clean one")
-    parser.add_argument("--side", type=int, default=224, help="of the random ViT's input")
+    parser.add_argument("--side", type=int, help="of the encoder's input [its own; 224 for the random ViT]")
     parser.add_argument("--file-side", type=int, default=375, help="of the JPEG files, about")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
@@ -100,7 +100,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.pictures, options.side, options.file_side, options.batch, options.repeats = 12, 32, 48, 8, 1
-    encoder = build_encoder(options.encoder) if options.encoder else vit_encoder(options.side)
+    encoder = (
+        build_encoder(options.encoder, image_size=options.side) if options.encoder else vit_encoder(options.side or 224)
+    )
     images = options.pictures * (1 + options.views)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

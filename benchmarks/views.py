@@ -15,6 +15,7 @@ be gained at first, and less than that because the test pictures are seen once i
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import tempfile
 import time
@@ -30,6 +31,8 @@ from rowssl.fit import fit
 from rowssl.problem import Problem, load_problem
 
 TARGET, POINTS = 10.0, 1.0
+HEADS = "| cached views | In-bACC % | less on the fly | first s | again s | on the fly / first | on the fly / again |"
+NOT_ASKED = ("views", "seeds", "empty", "cache", "log")  # what changes no single run
 
 
 def subset(problem: Problem, rows: int, test_rows: int) -> Problem:
@@ -97,6 +100,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--cache", type=Path, help="where caches go; removed at the end")
+    parser.add_argument("--log", type=Path, help="keep each run in this file, and do not repeat those that are there")
     parser.add_argument("--quick", action="store_true", help="digits, few rows, an encoder without weights")
     options = parser.parse_args()
     if options.quick:
@@ -109,44 +113,56 @@ def main() -> None:
         f"{options.data}, {len(problem.table):,} rows, {options.epochs} epochs, {options.seeds} seeds, encoder {options.encoder},"
     )
     print(f"{options.image_size or 'usual'} px, method {options.method}, {torch.get_num_threads()} threads\n")
-    found: dict[int, dict[str, dict[int, float]]] = {}  # views -> what -> seed -> value
+    asked = {key: value for key, value in vars(options).items() if key not in NOT_ASKED}
+    kept = [line for line in map(json.loads, read(options.log)) if line["asked"] == asked]
+    done = {(line["views"], line["seed"]) for line in kept}
     with tempfile.TemporaryDirectory(dir=options.cache) as name:
-        run(
-            argparse.Namespace(**{**vars(options), "epochs": 1}),
-            subset(problem, 64, 64),
-            1,
-            0,
-            Path(name) / "warm",
-            Path(name) / "run",
-        )
+        folder = Path(name)
+        warm = argparse.Namespace(**{**vars(options), "epochs": 1})
+        run(warm, subset(problem, 64, 64), 1, 0, folder / "warm", folder / "run")
         for seed in range(options.seeds):  # all numbers of views in turn, so that a busy hour falls on all of them
             for views in options.views:
-                cache = Path(name) / f"cache-{views}"  # views do not depend on the seed of a run
+                if (views, seed) in done:
+                    continue
+                cache = folder / f"cache-{views}"  # views do not depend on the seed of a run
                 if views <= options.empty:
                     shutil.rmtree(cache, ignore_errors=True)
                 which = "again" if cache.exists() else "first"
-                seconds, metrics = run(options, problem, views, seed, cache, Path(name) / "run")
-                kept = found.setdefault(views, {"first": {}, "again": {}, "in_bacc": {}, "tr_bacc": {}})
-                kept[which][seed] = seconds
-                for key in ("in_bacc", "tr_bacc"):
-                    kept[key][seed] = metrics[key]["all"]
+                seconds, metrics = run(options, problem, views, seed, cache, folder / "run")
+                line = {"views": views, "seed": seed, which: seconds, "in_bacc": metrics["in_bacc"]["all"]}
                 if which == "first" and 0 < views <= options.empty:
-                    kept["again"][seed], _ = run(options, problem, views, seed, cache, Path(name) / "run")
-                print(
-                    f"<!-- views {views}, seed {seed}: {which} {seconds:.1f} s, In-bACC {kept['in_bacc'][seed]:.1f} -->",
-                    flush=True,
-                )
+                    line["again"], _ = run(options, problem, views, seed, cache, folder / "run")
+                kept.append(line)
+                print(f"<!-- {json.dumps(line)} -->", flush=True)
+                if options.log:
+                    with options.log.open("a") as stream:
+                        stream.write(json.dumps({**line, "asked": asked}) + "\n")
+    table([line for line in kept if line["views"] in options.views])
+
+
+def read(log: Path | None) -> list[str]:
+    """Lines of an earlier run of this program."""
+    return log.read_text().splitlines() if log and log.exists() else []
+
+
+def table(lines: list[dict[str, Any]]) -> None:
+    """One row for each number of views."""
+    found: dict[int, dict[str, dict[int, float]]] = {}  # views -> what -> seed -> value
+    for line in lines:
+        for key in ("first", "again", "in_bacc"):
+            values = found.setdefault(line["views"], {}).setdefault(key, {})
+            if key in line:
+                values[line["seed"]] = line[key]
     fly = found.get(0)
-    heads = ("cached views", "In-bACC %", "Tr-bACC %", "first s", "again s", "on the fly / first", "on the fly / again")
-    print(f"\n| {' | '.join(heads)} | In-bACC less on the fly |")
-    print("|---|---|---|---|---|---|---|---|")
-    for views, kept in found.items():
+    print(f"\n{HEADS}\n{'|---' * (HEADS.count('|') - 1)}|")
+    for views in sorted(found, key=lambda views: (views == 0, views)):
+        kept = found[views]
         cells = [f"{mean(kept['in_bacc']):.1f} ± {np.std(list(kept['in_bacc'].values())):.1f}"]
-        cells += [f"{mean(kept[key]):.1f}" if kept[key] else "" for key in ("tr_bacc", "first", "again")]
-        for key in ("first", "again"):
-            pairs = {seed: fly["first"][seed] / seconds for seed, seconds in kept[key].items()} if fly and views else {}
-            cells.append(f"{mean(pairs):.1f}" if pairs else "")
         cells.append(f"{mean(kept['in_bacc']) - mean(fly['in_bacc']):+.1f}" if fly and views else "")
+        cells += [f"{mean(kept[key]):.0f}" if kept[key] else "" for key in ("first", "again")]
+        for key in ("first", "again"):
+            pairs = [fly["first"][seed] / seconds for seed, seconds in kept[key].items()] if fly and views else []
+            cells.append(f"{np.mean(pairs):.1f} ({min(pairs):.1f} to {max(pairs):.1f})" if pairs else "")
         print(f"| {views or 'on the fly'} | {' | '.join(cells)} |")
     print(f"\ntargets: at least {TARGET:.0f} times as fast (first), In-bACC within {POINTS:.0f} point")
 

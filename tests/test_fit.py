@@ -19,6 +19,7 @@ from rowssl.config import build_config
 from rowssl.demo import demo_config
 from rowssl.errors import InputError
 from rowssl.fit import fit, schedule
+from rowssl.methods import METHODS
 from rowssl.model import load_model
 
 DATA = ["--data", "digits", "--protocol", "longtail", "--known", "5", "--gamma", "10", "--prior", "mismatch"]
@@ -102,32 +103,34 @@ def test_another_configuration_in_the_same_folder_is_refused(tmp_path):
         fit(build_config(small("simgcd", lr=0.05)), tmp_path / "run")
 
 
-def test_hidden_labels_are_never_read(tmp_path):
-    """The truth of unlabelled rows may be anything: not one weight changes."""
+@pytest.mark.parametrize("method", METHODS)
+def test_hidden_labels_are_never_read(tmp_path, method):
+    """The truth of unlabelled rows and of test rows may be anything: not one weight changes."""
     from sklearn.datasets import load_digits
 
     images, truth = load_digits(return_X_y=True)
     labels = np.where((truth < 5) & (np.arange(len(truth)) % 3 == 0), truth, -1)
-    hashes = []
+    hashes, judged = [], []
     for seed in (0, 1):
         hidden = truth.copy()
-        unlabelled = np.flatnonzero(labels < 0)
         if seed:
+            unlabelled = np.flatnonzero(labels < 0)
             hidden[unlabelled] = np.random.default_rng(seed).permutation(hidden[unlabelled])
         np.savez(
             tmp_path / f"{seed}.npz",
-            embeddings=images[:400].astype(np.float32),
-            labels=labels[:400],
-            truth=hidden[:400],
-        )
+            embeddings=images[:240].astype(np.float32), labels=labels[:240], truth=hidden[:240],
+            test_embeddings=images[-100:].astype(np.float32), test_truth=hidden[-100:],
+        )  # fmt: skip
         content = {
             "data": {"source": str(tmp_path / f"{seed}.npz")},
             "classes": 10,
+            "method": {"name": method},
             "train": {"epochs": 2, "batch_size": 64},
         }
-        fit(build_config(content), tmp_path / f"run{seed}")
+        judged.append(fit(build_config(content), tmp_path / f"run{seed}").metrics["tr_acc"]["all"])
         hashes.append(read_directory(tmp_path / f"run{seed}" / "model")[1]["sha256"])
     assert hashes[0] == hashes[1]
+    assert judged[0] != judged[1]  # the truth was another one indeed
 
 
 def test_killed_anywhere_the_same_command_ends_in_the_same_weights(tmp_path):

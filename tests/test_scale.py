@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from sklearn.metrics import adjusted_rand_score
 
 from rowssl import centred, far
 from rowssl.cluster import assign, kmeans, semi_supervised_kmeans
@@ -101,12 +102,28 @@ def test_rows_that_are_centred_when_asked_for_give_the_same_clusters(monkeypatch
     eager = kmeans(x, 8, n_init=2), semi_supervised_kmeans(x, targets, 8, n_init=2)
     near = assign(x, x[:5])
     monkeypatch.setattr(centred, "COPY_VALUES", 0)
+    products = kmeans(x, 8, n_init=2), semi_supervised_kmeans(x, targets, 8, n_init=2)  # of rows as they are
+    for one, other in zip(eager, products, strict=True):
+        assert torch.equal(one.labels, other.labels)
+        torch.testing.assert_close(one.centers, other.centers)
+        assert one.inertia == pytest.approx(other.inertia, rel=1e-6)
+    assert torch.equal(near[0], assign(x, x[:5])[0])
+    monkeypatch.setattr(centred, "FAR", 0.0)
     lazy = kmeans(x, 8, n_init=2), semi_supervised_kmeans(x, targets, 8, n_init=2)
     for one, other in zip(eager, lazy, strict=True):
         assert torch.equal(one.centers, other.centers)
         assert torch.equal(one.labels, other.labels)
         assert one.inertia == other.inertia
-    assert torch.equal(near[0], assign(x, x[:5])[0])
+
+
+def test_rows_far_from_zero_are_centred_before_they_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are, products of rows of length 1e4 would have no digits left for distances of 1."""
+    monkeypatch.setattr(centred, "COPY_VALUES", 0)
+    x, truth = mixture()
+    found, far = kmeans(x, 8), kmeans(x + 5e3, 8)
+    assert not centred.Centred(torch.from_numpy(x + 5e3), torch.from_numpy(x + 5e3).mean(0)).near
+    assert adjusted_rand_score(found.labels, far.labels) > 0.99
+    assert adjusted_rand_score(truth, far.labels) == pytest.approx(adjusted_rand_score(truth, found.labels), abs=0.01)
 
 
 def test_starts_from_a_sample_reach_the_same_inertia(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,22 +6,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-COPY_VALUES = 2**26  # floats of a matrix that may be copied for speed: 256 MB
+COPY_VALUES = 2**22  # floats of a matrix that may be copied: 16 MB
 SAMPLE_ROWS, SAMPLE_EACH = 50_000, 64  # starts are tried on so many rows, or so many for each cluster if that is more,
 SAMPLE_FROM = 1.25  # where there are so many times as many rows
+FAR = 8.0  # a mean so many times as long as the rows' spread would cost a product of rows as they are too many digits
 
 
 class Centred:
-    """Rows of a matrix minus a mean, made when they are asked for: (N, d) without a copy of it."""
+    """Rows of a matrix minus a mean, made when they are asked for: (N, d) without a copy of it.
+
+    Products need not be made of them: x'c = xc - mc, and `near` says whether that keeps the digits.
+    """
 
     def __init__(self, x: Tensor, mean: Tensor, rows: Tensor | None = None) -> None:
-        self.x, self.mean, self.rows = x, mean, rows
+        self.x, self.mean, self.rows, self.near = x, mean, rows, False
+        if len(self):
+            spread = self[torch.arange(0, len(self), max(1, len(self) // 1024), device=x.device)].square().sum(1).mean()
+            self.near = bool(mean.square().sum() <= FAR**2 * spread)
 
     def __len__(self) -> int:
         return len(self.x) if self.rows is None else len(self.rows)
 
     def __getitem__(self, which: slice | Tensor | int) -> Tensor:
-        return self.x[which if self.rows is None else self.rows[which]] - self.mean
+        return self.as_given(which) - self.mean
+
+    def as_given(self, which: slice | Tensor | int) -> Tensor:
+        """Rows as they are in the matrix."""
+        return self.x[which if self.rows is None else self.rows[which]]
 
 
 Rows = Tensor | Centred
@@ -33,10 +44,22 @@ def centred(x: Tensor, mean: Tensor, rows: Tensor | None = None) -> Rows:
     return lazy if x.numel() > COPY_VALUES else lazy[:]
 
 
+def factor(x: Rows, which: slice) -> Tensor:
+    """What to multiply with centred points in the place of these rows: where it can be the rows as they are, it costs nothing."""
+    return x.as_given(which) if isinstance(x, Centred) and x.near else x[which]
+
+
+def surplus(x: Rows, points: Tensor) -> Tensor | float:
+    """What the products of `factor` with these points (k, d) hold too much, (k,)."""
+    return points @ x.mean if isinstance(x, Centred) and x.near else 0.0
+
+
 def squared_norms(x: Rows) -> Tensor:
     """(N,), in blocks."""
-    parts = [x[i : i + 1024].square().sum(1) for i in range(0, len(x), 1024)]
-    return torch.cat(parts) if parts else x[:].new_zeros(0)
+    norms = x[:1].new_empty(len(x))
+    for i in range(0, len(x), 1024):  # small results kept between large ones freed would leave holes that nothing fits
+        torch.sum(x[i : i + 1024].square(), 1, out=norms[i : i + 1024])
+    return norms
 
 
 def sample_for(rows: int, k: int, seed: int) -> Tensor | None:

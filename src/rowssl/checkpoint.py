@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from errno import EINVAL, ENOSYS, EOPNOTSUPP
 from pathlib import Path
@@ -23,6 +23,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rowssl.errors import InputError
+
+Tensors = dict[str, dict[str, Tensor]]
+Facts = dict[str, Any]
+Saved = tuple[Tensors, Facts]
 
 FORMAT = 1
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)(?P<old>\.old)?\.tmp")
@@ -213,10 +217,11 @@ class Checkpoints:
             if other not in past[-self.keep :]:
                 shutil.rmtree(other, ignore_errors=True)
 
-    def latest(self, *identities: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:
+    def latest(self, *identities: str, misfit: Callable[[Tensors, Facts], str] | None = None) -> Saved | None:
         """The newest checkpoint that is whole; InputError if it belongs to a run with other options.
 
         A run may have several identities: the one it is saved under, and those that earlier versions gave to the same options.
+        `misfit` says what of a whole checkpoint cannot be used, if anything: somebody else may have written it.
         """
         for path in reversed(self._listed()):
             try:
@@ -230,6 +235,9 @@ class Checkpoints:
                 raise InputError(
                     f"{self.folder.parent} holds a run with other options: choose another --out or remove it."
                 )
+            if misfit and (why := misfit(tensors, facts)):
+                self.problems.append(f"{path} does not belong to this run: {why}.")
+                continue
             self.restored = facts
             return tensors, facts
         return None

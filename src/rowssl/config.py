@@ -77,13 +77,15 @@ class TrainConfig(Strict):
 
     epochs: int | None = Field(default=None, ge=1)
     batch_size: int | None = Field(default=None, ge=2)  # the paper's 128, less below 2,048 rows
-    lr: float | None = Field(default=None, gt=0)  # the paper's 0.1; 0.01 when a whole network is trained from scratch
+    lr: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False
+    )  # the paper's 0.1; 0.01 when a whole network is trained from scratch
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    weight_decay: float = Field(default=5e-5, ge=0)
+    weight_decay: float = Field(default=5e-5, ge=0, allow_inf_nan=False)
     # Augmentation of features on top of their views, see FeatureAugmentation: 1, 0 and 0.5 for pooled features, else 0.
     mix: float | None = Field(default=None, ge=0, le=1)
     dropout: float | None = Field(default=None, ge=0, lt=1)
-    noise: float | None = Field(default=None, ge=0)
+    noise: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     evaluate_every: int = Field(default=10, ge=1)
     save_seconds: float = Field(default=30.0, ge=0)
     device: str = "auto"

@@ -14,11 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rowssl.centred import Rows, centred, sample_for, squared_norms
+from rowssl.centred import Rows, centred, factor, sample_for, squared_norms, surplus
 from rowssl.errors import InputError
 from rowssl.progress import track
 
 BLOCK_CELLS = 2**22  # floats that one block of distances may hold: 16 MB, and as fast as any larger block
+SMALL_CELLS = 2**18
+ENOUGH = 5e-4  # share of the inertia: an iteration on large data that lowers it by less is the last
 _SEED_CELLS = 2**24  # floats that the seeding may hold for the trials of several runs at once
 
 
@@ -105,13 +107,13 @@ def semi_supervised_kmeans(
         best_centers, least = start, float("inf")
         for run in track(range(n_init), "semi-supervised k-means", enabled=progress):
             start[~known] = part[seeds[run]]
-            centers, _ = lloyd(part, part_norms, start.clone(), max_iter, settled, share * sums, share * counts)
+            centers, _ = lloyd(part, part_norms, start.clone(), max_iter, settled, share * sums, share * counts, ENOUGH)
             distance = nearest(part, part_norms, centers)[1]
             pull = float(((class_means - centers).square().sum(1).double() * counts).sum())  # of the labelled rows
             if (inertia := float(distance.double().sum()) + share * pull) < least:
                 best_centers, least = centers, inertia
-        return judged(*lloyd(free_rows, norms, best_centers, max_iter, settled, sums, counts))
-    seeds = plus_plus(free_rows[:], norms, n_free, seed=seed, runs=n_init, trials=1, base=base)
+        return judged(*lloyd(free_rows, norms, best_centers, max_iter, settled, sums, counts, ENOUGH))
+    seeds = plus_plus(free_rows, norms, n_free, seed=seed, runs=n_init, trials=1, base=base)
     best = None
     for run in track(range(n_init), "semi-supervised k-means", enabled=progress):
         start[~known] = free_rows[seeds[run]]
@@ -144,19 +146,20 @@ def check_counts(n: int, k: int, n_init: int, max_iter: int) -> None:
 
 def nearest(x: Rows, norms: Tensor, centers: Tensor, chunk: int | None = None) -> tuple[Tensor, Tensor]:
     """Index of the nearest centre (N,) and squared distance (N,); `norms` are the squared norms of the rows."""
-    chunk = chunk or max(256, min(4096, BLOCK_CELLS // len(centers)))
-    center_norms, transposed = centers.square().sum(1), centers.T
+    cells = min(BLOCK_CELLS, max(SMALL_CELLS, len(x) * centers.shape[1] // 8))  # of few rows a block is small, too
+    chunk = chunk or max(256, min(4096, cells // len(centers)))
+    bias, transposed = centers.square().sum(1) + 2 * surplus(x, centers), centers.T
     labels = torch.empty(len(x), dtype=torch.int64, device=centers.device)
     distance = torch.empty_like(norms)
     for i in range(0, len(x), chunk):
-        part = torch.addmm(center_norms, x[i : i + chunk], transposed, alpha=-2).min(1)
+        part = torch.addmm(bias, factor(x, slice(i, i + chunk)), transposed, alpha=-2).min(1)
         labels[i : i + chunk] = part.indices
         distance[i : i + chunk] = part.values
     return labels, distance.add_(norms).clamp_(min=0)
 
 
 def plus_plus(
-    x: Tensor, norms: Tensor, k: int, *, seed: int, runs: int, trials: int, base: Tensor | None = None
+    x: Rows, norms: Tensor, k: int, *, seed: int, runs: int, trials: int, base: Tensor | None = None
 ) -> Tensor:
     """Rows (runs, k) of `x` drawn with probability proportional to the squared distance to the nearest centre so far.
 
@@ -172,22 +175,24 @@ def plus_plus(
 
 
 def _plus_plus_together(
-    x: Tensor, norms: Tensor, k: int, generators: list[np.random.Generator], trials: int, base: Tensor | None
+    x: Rows, norms: Tensor, k: int, generators: list[np.random.Generator], trials: int, base: Tensor | None
 ) -> Tensor:
     """Row numbers (runs, k) of the seeds of several runs, one run per generator; all runs share each pass over `x`."""
-    n, runs = len(x), len(generators)
-    seeds = torch.zeros((runs, k), dtype=torch.int64, device=x.device)
-    closest = x.new_full((runs, n), 1.0)  # before there is any centre, every row is as likely
+    n, runs, device = len(x), len(generators), norms.device
+    seeds = torch.zeros((runs, k), dtype=torch.int64, device=device)
+    closest = norms.new_full((runs, n), 1.0)  # before there is any centre, every row is as likely
     if base is not None:
         closest = nearest(x, norms, base)[1].repeat(runs, 1)
-    everyone = torch.arange(runs, device=x.device)
+    everyone, all_rows = torch.arange(runs, device=device), factor(x, slice(None))
     for step in range(k):
         cumulative = closest.double().cumsum(1)
-        draws = torch.from_numpy(np.stack([g.random(trials) for g in generators])).to(x.device)
+        draws = torch.from_numpy(np.stack([g.random(trials) for g in generators])).to(device)
         rows = torch.searchsorted(cumulative, draws * cumulative[:, -1:], right=True).clamp_(max=n - 1)
         drawn = rows.flatten()
-        distance = (x @ x[drawn].T).T.contiguous()  # faster than the product in the other order
-        distance = distance.mul_(-2).add_(norms).add_(norms[drawn][:, None]).clamp_(min=0).view(runs, trials, n)
+        points = x[drawn]
+        distance = (all_rows @ points.T).T.contiguous()  # faster than the product in the other order
+        bias = norms[drawn] + 2 * surplus(x, points)
+        distance = distance.mul_(-2).add_(norms).add_(bias[:, None]).clamp_(min=0).view(runs, trials, n)
         if step > 0 or base is not None:
             torch.minimum(distance, closest[:, None], out=distance)
         winner = distance.sum(2).argmin(1)
@@ -204,13 +209,22 @@ def lloyd(
     settled: Callable[[Tensor], bool],
     pinned_sums: Tensor | None = None,
     pinned_counts: Tensor | None = None,
+    enough: float = 0.0,
 ) -> tuple[Tensor, int]:
-    """Centres after Lloyd iterations until `settled(shift of each centre)`, and how many iterations that took."""
+    """Centres after Lloyd iterations until `settled(shift of each centre)`, and how many iterations that took.
+
+    With `enough`, also when one has lowered the free rows' inertia by less than this share.
+    """
     k = len(centers)
     sums = centers.new_zeros(centers.shape, dtype=torch.float64) if pinned_sums is None else pinned_sums.clone()
     labels = torch.full((len(x),), -1, dtype=torch.int64, device=centers.device)
+    before = float("inf")
     for step in range(1, max_iter + 1):
         new, distance = nearest(x, norms, centers)
+        now = float(distance.double().sum()) if enough else 0.0
+        if enough and now > (1 - enough) * before:
+            return centers, step
+        before = now
         rows = (new != labels).nonzero()[:, 0]
         if step > 1 and len(rows) == 0:
             return centers, step
@@ -260,5 +274,7 @@ def _accumulate(sums: Tensor, x: Rows, labels: Tensor, rows: Tensor | None = Non
 
 def inertia_of(x: Rows, centers: Tensor, labels: Tensor) -> float:
     """Summed squared distance to the assigned centre, by differences and in float64 over rows."""
-    parts = [(x[i : i + 1024] - centers[labels[i : i + 1024]]).square().sum(1) for i in range(0, len(x), 1024)]
-    return float(torch.cat(parts).double().sum()) if parts else 0.0
+    distance = centers.new_empty(len(x))
+    for i in range(0, len(x), 1024):
+        torch.sum((x[i : i + 1024] - centers[labels[i : i + 1024]]).square(), 1, out=distance[i : i + 1024])
+    return float(distance.double().sum())

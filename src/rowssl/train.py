@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rowssl import distributed
-from rowssl.checkpoint import Checkpoints, write_text
+from rowssl.checkpoint import Checkpoints, Facts, Tensors, write_text
 from rowssl.data.loader import Feed
 from rowssl.methods.base import Method
 from rowssl.schedules import cosine
@@ -62,9 +62,10 @@ def build_optimiser(method: Method, options: Optimisation) -> SGD:
     return SGD([matrices, others], lr=options.lr, momentum=options.momentum)
 
 
-def gradient_size(parameters: Iterable[Tensor]) -> Tensor:
-    """Sum of the gradients' norms: a number that is finite only if every gradient is."""
-    return torch.stack(torch._foreach_norm([p.grad for p in parameters if p.grad is not None])).sum()
+@torch.no_grad()
+def size_of(tensors: list[Tensor]) -> Tensor:
+    """Sum of the norms: a number that is finite only if every entry is."""
+    return torch.stack(torch._foreach_norm(tensors)).sum()
 
 
 def train(
@@ -91,7 +92,7 @@ def train(
     """
     optimiser = build_optimiser(method, options)
     names: dict[Tensor, str] = {parameter: name for name, parameter in method.named_parameters()}
-    first = _restore(method, optimiser, names, checkpoints, (identity, *older))
+    first = _restore(method, optimiser, names, checkpoints, (identity, *older), feed.steps)
     method.train()
     if first == 0:
         method.start(feed)
@@ -113,10 +114,12 @@ def train(
         optimiser.zero_grad()
         total.backward()
         distributed.sum_gradients(names)
-        if not torch.isfinite(total + gradient_size(names)):
+        if not torch.isfinite(total + size_of([p.grad for p in names if p.grad is not None])):
             _stop(checkpoints, batch, result, optimiser.lr)
         optimiser.step()
         method.after_step(batch, result)
+        if batch.last_of_epoch and not torch.isfinite(size_of(list(names))):  # else the next step's loss would tell
+            _stop(checkpoints, batch, result, optimiser.lr, "A weight after the update")
 
         for name, term in result.losses.items():
             totals[name] = totals.get(name, 0.0) + term.detach()
@@ -152,25 +155,54 @@ def _restore(
     names: dict[Tensor, str],
     checkpoints: Checkpoints | None,
     identities: Sequence[str],
+    steps: int,
 ) -> int:
     """Load the latest checkpoint into method and optimiser; returns the step to go on from, 0 for a new run."""
     if checkpoints is None:
         return 0
     if distributed.rank() == 0:
         checkpoints.clean()
-    found = checkpoints.latest(*identities)
+    by_name = {name: parameter for parameter, name in names.items()}
+    shapes = {"method": shapes_of(method.state_dict()), "optimiser": shapes_of(by_name)}
+    found = checkpoints.latest(*identities, misfit=lambda tensors, facts: _misfit(tensors, facts, shapes, steps))
     if found is None:
         return 0
     tensors, facts = found
     method.load_state_dict(tensors["method"])
-    by_name = {name: parameter for parameter, name in names.items()}
     for name, momentum in tensors["optimiser"].items():
         optimiser.momenta[by_name[name]] = momentum.to(by_name[name].device)
     return int(facts["step"])
 
 
-def _stop(checkpoints: Checkpoints | None, batch: Batch, result: Step, lr: float) -> None:
-    """Write down what was seen, and stop before the weights are touched."""
+Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
+    """Shape and type by name."""
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+
+
+def _misfit(tensors: Tensors, facts: Facts, shapes: dict[str, Shapes], steps: int) -> str:
+    """What of a checkpoint, whole as it is, cannot be loaded; nothing where it can."""
+    found = {name: shapes_of(tensors.get(name, {})) for name in shapes}
+    step, row = facts.get("step"), facts.get("epoch")
+    if found["method"] != shapes["method"]:
+        return f"its tensors are not those of the method ({_first_difference(found['method'], shapes['method'])})"
+    if not found["optimiser"].items() <= shapes["optimiser"].items():
+        return "its momenta are not those of the weights"
+    if type(step) is not int or not 0 < step <= steps:
+        return "its step is none of this run's"
+    if row is not None and (not isinstance(row, dict) or type(row.get("epoch")) is not int):
+        return "its line of an epoch is none"
+    return ""
+
+
+def _first_difference(one: Shapes, other: Shapes) -> str:
+    return min(name for name in {*one, *other} if one.get(name) != other.get(name))
+
+
+def _stop(checkpoints: Checkpoints | None, batch: Batch, result: Step, lr: float, what: str = "The gradient") -> None:
+    """Write down what was seen, and stop before the weights are touched, or at the latest before they are saved."""
     terms = {name: float(term.detach()) for name, term in result.losses.items()}
     where = ""
     if checkpoints is not None and distributed.rank() == 0:
@@ -179,7 +211,7 @@ def _stop(checkpoints: Checkpoints | None, batch: Batch, result: Step, lr: float
         write_text(path, json.dumps({key: _readable(value) for key, value in dump.items()}, indent=1))
         where = f"; see {path}"
     bad = ", ".join(name for name, value in terms.items() if not torch.isfinite(torch.tensor(value)))
-    what = f"The loss term {bad}" if bad else "The gradient"
+    what = f"The loss term {bad}" if bad else what
     raise NonFiniteError(f"{what} is not finite at step {batch.step}: training stopped before it did harm{where}.")
 
 

@@ -122,18 +122,6 @@ def _parameters(kind: type) -> list[str]:
     return list(inspect.signature(kind.__init__).parameters) if "__init__" in vars(kind) else []
 
 
-@every_method
-def test_hidden_labels_change_nothing(name: str, problem: Problem) -> None:
-    shuffled = replace(problem, truth=np.random.default_rng(1).permutation(problem.truth))
-    results = []
-    for one in (problem, shuffled):
-        oracle = {"oracle_truth": torch.from_numpy(one.truth)} if name.startswith("dts") else {}
-        method = build(name, one, **oracle)  # given, but no option of this run is an oracle
-        list(train(method, feed_of(one, epochs=2), Optimisation()))
-        results.append(digest(method))
-    assert results[0] == results[1]
-
-
 def balanced_accuracy(predicted: np.ndarray, truth: np.ndarray, classes: range) -> float:
     return float(np.mean([np.mean(predicted[truth == c] == c) for c in classes]))
 

@@ -112,7 +112,7 @@ def test_a_killed_grid_has_the_same_cells(
     def command(out: Path, workers: int = workers) -> list[object]:
         options = ["--methods", "kmeans,dts", "--seeds", "0,1", "--classes", 8, "--epochs", 4]
         sets = ["--set", "train.save_seconds=0", "--set", "train.batch_size=16"]
-        return ["bench", "--data", embeddings, *options, *sets, "--workers", workers, "--out", out]
+        return ["bench", "--data", embeddings, *options, *sets, "--workers", workers, "--reports", "--out", out]
 
     for number in {0, workers}:
         ended = forked.rowssl(*command(tmp_path / f"whole-{number}", number))
