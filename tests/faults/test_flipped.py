@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 from nn.test_trunk import RECIPE, make_encoder, make_table
+from rowssl.bench.cells import Cell, grid, open_result
+from rowssl.bench.engine import run_cells
+from rowssl.bench.seal import DamagedError
 from rowssl.checkpoint import Checkpoints, read_directory, read_manifest
 from rowssl.config import build_config
 from rowssl.edits import Edits
@@ -20,6 +23,7 @@ from rowssl.fit import fit
 from rowssl.model import load_model
 from rowssl.nn import trunk_cache
 from rowssl.nn.trunk import open_trunk_cache
+from rowssl.reproduce import estimates
 from rowssl.stored_run import open_run
 
 Tally = Callable[[str, int, int], None]
@@ -136,6 +140,60 @@ def test_a_damaged_line_of_the_log_of_an_unfinished_run(tmp_path: Path, capfd: p
     assert [row["epoch"] for row in again.rows()] == [2, 3]
     assert again.rows() == log.rows()[1:]
     assert f"{tmp_path / 'metrics.jsonl'} is damaged: what line 1 said" in capfd.readouterr().err.replace("\n", "")
+
+
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory: pytest.TempPathFactory, embeddings: Path) -> tuple[Cell, Path]:
+    """A finished cell of a grid without reports, and the folder of its runs."""
+    runs = tmp_path_factory.mktemp("cells")
+    content = {"data": {"source": str(embeddings)}, "classes": 8, "train": {"epochs": 3, "batch_size": 64}}
+    (one,) = grid(content, methods=["simgcd"])
+    assert not run_cells([one], runs, workers=0).failures
+    return one, runs
+
+
+SEALED = ["config.json", "metrics.json", "metrics.jsonl"] + [
+    f"sample/{file}" for file in ("manifest.json", "test.safetensors", "unlabelled.safetensors")
+]
+
+
+@pytest.mark.parametrize("name", ["cell.json", *SEALED])
+def test_a_file_of_a_finished_cell(name: str, cell: tuple[Cell, Path], full: bool, tally: Tally) -> None:
+    file, before = cell[0].folder(cell[1]) / name, open_result(*cell)
+    bits = positions(file, full)
+    found = 0
+    for position, bit in bits:
+        with flipped(file, position, bit):
+            try:
+                found += open_result(*cell) == before  # a capital E of an exponent: nothing has changed
+            except DamagedError as error:
+                found += error.file == file and str(file) in str(error) and "\n" not in str(error)
+    assert before is not None
+    tally(f"one flipped bit in `{name}` of a cell without reports is found by name", found, len(bits))
+
+
+def test_every_file_of_a_cell_is_looked_after(cell: tuple[Cell, Path]) -> None:
+    folder = cell[0].folder(cell[1])
+    files = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    for_people = {"predictions.csv", "classes.csv", ".lock", ".edits.lock"}
+    assert {file for file in files if not file.startswith("tensorboard/")} - for_people == {"cell.json", *SEALED}
+
+
+def test_the_estimates_of_a_reproduction(
+    tmp_path: Path, embeddings: Path, full: bool, tally: Tally, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimates, "_search", lambda config, on: 50 + config.seed)
+    for seed in (0, 1):
+        estimates.searched(build_config({"data": {"source": str(embeddings)}, "seed": seed}), tmp_path, estimate=True)
+    file = tmp_path / "estimates.json"
+    before, bits, found = estimates.read_estimates(file), positions(file, full), 0
+    for position, bit in bits:
+        with flipped(file, position, bit):
+            try:
+                found += estimates.read_estimates(file) == before
+            except DamagedError as error:
+                found += str(file) in str(error) and "\n" not in str(error)
+    tally("one flipped bit in `estimates.json` of a reproduction is found by name", found, len(bits))
 
 
 @pytest.mark.parametrize("name", ["trunk.f16", "manifest.json"])

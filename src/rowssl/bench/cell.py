@@ -23,10 +23,10 @@ REFUSED, NON_FINITE = 2, 3  # exit codes that another attempt would only repeat
 
 
 def run_cell(config: Path, out: Path, *, report: bool = False) -> None:
-    """Train and judge; `cell.json`, written last, says that the cell is finished and what it was made from."""
+    """Train and judge; `cell.json`, written last, says that the cell is finished, what it was made from and what it left."""
     from rowssl.bench.cells import Cell
     from rowssl.bench.sample import write_sample
-    from rowssl.checkpoint import write_text
+    from rowssl.bench.seal import write_facts
     from rowssl.config import build_config
     from rowssl.fit import fit
 
@@ -50,7 +50,7 @@ def run_cell(config: Path, out: Path, *, report: bool = False) -> None:
         "commit": commit(),
         "version": __version__,
     }
-    write_text(out / "cell.json", json.dumps(facts, indent=1))
+    write_facts(out, facts)
     shutil.rmtree(out / "checkpoints", ignore_errors=True)  # a finished cell never goes on
 
 

@@ -7,7 +7,6 @@ their runs. What a cell is called in a table is not part of it.
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from rowssl.bench.seal import DamagedError, check_files, read_facts, read_object
 from rowssl.config import MethodConfig, RunConfig, build_config, merge
 from rowssl.methods import method_options
 
@@ -120,12 +120,19 @@ class Result:
     seconds: float
 
 
-def read_result(cell: Cell, runs: Path) -> Result | None:
-    """The result of a cell, or None if it is not finished or belongs to other options than the cell's."""
+def open_result(cell: Cell, runs: Path) -> Result | None:
+    """The result of a cell, or None if it is not finished or belongs to other options than the cell's.
+
+    A DamagedError names a file of a finished cell that is not as it was written.
+    """
     folder = cell.folder(runs)
-    metrics, facts = _json(folder / "metrics.json"), _json(folder / "cell.json")
+    facts = read_facts(folder)
+    if facts is None or facts.get("cell") != cell.hash:
+        return None
+    check_files(folder, facts)
+    metrics = read_object(folder / "metrics.json")
     try:
-        if facts["identity"] != metrics["identity"] or facts["cell"] != cell.hash:
+        if facts["identity"] != metrics["identity"]:
             return None
         # A run that was killed and went on measured its last part alone; its epochs know how long all of them took.
         return Result(cell, metrics, facts, max(float(metrics["seconds"]), sum(epoch_seconds(folder))))
@@ -133,25 +140,36 @@ def read_result(cell: Cell, runs: Path) -> Result | None:
         return None
 
 
+def read_result(cell: Cell, runs: Path) -> Result | None:
+    """As `open_result`; a damaged cell is one that is not finished, since it can be run again."""
+    try:
+        return open_result(cell, runs)
+    except DamagedError:
+        return None
+
+
+def epoch_rows(folder: Path) -> list[dict[str, Any]]:
+    """What metrics.jsonl says of each epoch so far, nothing if there is none; DamagedError if a line is not whole."""
+    from rowssl.epoch_log import read_lines
+
+    log = folder / "metrics.jsonl"
+    if not log.exists():
+        return []
+    try:
+        rows, damaged = read_lines(log)
+    except OSError as error:
+        raise DamagedError(log, error.strerror or str(error)) from error
+    if damaged:
+        raise DamagedError(log, f"line {', '.join(map(str, damaged))} cannot be trusted")
+    return rows
+
+
 def epoch_seconds(folder: Path) -> list[float]:
     """How long each epoch so far took, from metrics.jsonl."""
-    try:
-        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return [float(json.loads(line)["seconds"]) for line in lines]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+    return [float(row.get("seconds", 0.0)) for row in epoch_rows(folder)]
 
 
 def read_results(cells: Iterable[Cell], runs: Path) -> list[Result]:
     """Of the cells that are finished, in their order."""
     results = (read_result(cell, runs) for cell in cells)
     return [result for result in results if result is not None]
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """A file's content; nothing if it is absent or damaged, since the run can be made again."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rowssl.bench.cells import Cell, Result, epoch_seconds, read_result
+from rowssl.bench.cells import Cell, Result, epoch_seconds, open_result
+from rowssl.bench.seal import DamagedError
 
 # Seconds of one core for a step of 128 pooled features of 256 dimensions and 100 classes; transformer blocks cost far more.
 STEP = {"kmeans": 0.0, "gcd": 0.02, "orca": 0.012, "trssl": 0.018, "opencon": 0.023, "promptcal": 0.1, "simgcd": 0.027,
@@ -32,18 +33,26 @@ def plan(cells: Sequence[Cell], runs: Path, rows: dict[str, int], measured: Sequ
     rows : number of training rows by the JSON of `config.data`.
     measured : finished runs of other grids, whose seconds say something about these.
     """
-    found = {cell.folder(runs): read_result(cell, runs) for cell in cells}
-    done = [*measured, *(result for result in found.values() if result is not None)]
+    found = {cell.folder(runs): look(cell, runs) for cell in cells}
+    done = [*measured, *(result for result, _ in found.values() if result is not None)]
     plans = []
     for cell in cells:
-        folder = cell.folder(runs)
-        if found[folder] is not None:
-            plans.append(Plan(cell, "finished", 0.0))
-            continue
-        epochs = len(epoch_seconds(folder))
-        whole = seconds(cell, done, rows.get(cell.config.data.model_dump_json()))
-        plans.append(Plan(cell, f"{epochs} epochs done" if epochs else "to run", whole))
+        result, state = found[cell.folder(runs)]
+        left = seconds(cell, done, rows.get(cell.config.data.model_dump_json())) if result is None else 0.0
+        plans.append(Plan(cell, state, left))
     return plans
+
+
+def look(cell: Cell, runs: Path) -> tuple[Result | None, str]:
+    """The result of a cell, if it has one, and how far it is in words."""
+    folder = cell.folder(runs)
+    try:
+        result = open_result(cell, runs)
+        epochs = len(epoch_seconds(folder))
+    except DamagedError as error:
+        return None, f"to run, {error.file.relative_to(folder).as_posix()} is damaged"
+    unfinished = f"{epochs} epochs done" if epochs else "to run"
+    return result, unfinished if result is None else "finished"
 
 
 def seconds(cell: Cell, done: Sequence[Result], rows: int | None) -> float | None:

@@ -14,8 +14,9 @@ from pathlib import Path
 from signal import Signals
 
 from rowssl.bench.cell import NON_FINITE, REFUSED
-from rowssl.bench.cells import Cell, Result, read_result
+from rowssl.bench.cells import Cell, Result, open_result, read_result
 from rowssl.bench.pool import Runner, open_runner
+from rowssl.bench.seal import FILE, DamagedError
 from rowssl.errors import InputError
 from rowssl.progress import bar, err
 
@@ -49,7 +50,7 @@ def run_cells(
     report: bool = False,
     retries: int = RETRIES,
 ) -> Outcome:
-    """Run what is not finished yet.
+    """Run what is not finished yet, and once more what is finished and damaged.
 
     Parameters
     ----------
@@ -66,13 +67,14 @@ def run_cells(
     retries
         Further attempts at a cell that failed, after all others had theirs.
     """
-    found = {cell.folder(runs): (cell, read_result(cell, runs)) for cell in cells}
-    todo = {folder: cell for folder, (cell, result) in found.items() if result is None}
+    distinct = {cell.folder(runs): cell for cell in cells}
+    found = {folder: whole_result(cell, runs) for folder, cell in distinct.items()}
+    todo = {folder: cell for folder, cell in distinct.items() if found[folder] is None}
     failures: list[Failure] = []
     if todo:
         with lock(runs) as held:
             check(list(todo.values()))
-            prepare(list(todo.values()), [result for _, result in found.values() if result is not None], runs, on=on)
+            prepare(list(todo.values()), [result for result in found.values() if result is not None], runs, on=on)
             runner = open_runner(on, workers, report=report, keep=held)
             err.print(
                 f"{len(found)} cells: {len(found) - len(todo)} finished, {len(todo)} to run, "
@@ -82,6 +84,15 @@ def run_cells(
             failures = run_queue(todo, runs, runner, retries, progress=workers != 0)
     results = [read_result(cell, runs) for cell in cells]
     return Outcome([result for result in results if result is not None], failures)
+
+
+def whole_result(cell: Cell, runs: Path) -> Result | None:
+    """Of a cell that is finished and whole; of another one the damaged file is named, since the cell is run again for it."""
+    try:
+        return open_result(cell, runs)
+    except DamagedError as error:
+        err.print(f"{error} Its cell is run again.", markup=False, soft_wrap=True)
+        return None
 
 
 def run_queue(
@@ -97,6 +108,8 @@ def run_queue(
                 while waiting and runner.busy < runner.slots:
                     folder = waiting.popleft()
                     attempts[folder] += 1
+                    # Whatever is killed from here on, a cell that is run again is not taken for the damaged one before it.
+                    (folder / FILE).unlink(missing_ok=True)
                     write_text(folder / "config.json", todo[folder].config.model_dump_json(indent=1))
                     runner.submit(folder)
                 ended = 0

@@ -63,12 +63,19 @@ def write_sample(run: Run, out: Path) -> None:
 
 def read_sample(folder: Path) -> dict[str, Sample] | None:
     """By part, `test` and `unlabelled`; None if a cell has none, or a damaged one."""
-    from rowssl.checkpoint import read_directory
-
     try:
-        tensors, facts = read_directory(folder / FOLDER)
+        return open_sample(folder)
     except InputError:
         return None
+
+
+def open_sample(folder: Path) -> dict[str, Sample] | None:
+    """As `read_sample`, but an InputError names the file that is damaged."""
+    from rowssl.checkpoint import read_directory
+
+    if not (folder / FOLDER).exists():
+        return None
+    tensors, facts = read_directory(folder / FOLDER)
     return {
         name: Sample(part["feature"].float().numpy(), part["truth"].numpy().astype(np.int64), int(facts["n_old"]))
         for name, part in tensors.items()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rowssl.bench.cells import Cell, Variant, grid
-from rowssl.config import RunConfig
 from rowssl.errors import InputError
+from rowssl.reproduce.estimates import searched
 from rowssl.reproduce.spec import Block, Data, Item, Line
 
 SCALES = ("full", "small")
@@ -142,43 +140,6 @@ def _cell(
         variants=[Variant(line.variant, overrides)], table=item.name,
     )  # fmt: skip
     return cell
-
-
-def searched(config: RunConfig, out: Path, *, estimate: bool, on: str = "local") -> int | None:
-    """GCD's estimate of the number of classes, kept in OUT/estimates.json; None if it is not there and not wanted."""
-    content = [
-        config.data.model_dump(mode="json"),
-        config.encoder.deciding().model_dump(mode="json", exclude={"cache_workers"}),  # keys of before there was such
-        config.seed,
-    ]
-    key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-    path = out / "estimates.json"
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        stored = {}
-    if key not in stored and estimate:
-        from rowssl.checkpoint import write_text
-
-        stored[key] = {
-            "classes": _search(config, on),
-            "data": config.data.model_dump(mode="json", exclude_none=True),
-            "seed": config.seed,
-        }
-        write_text(path, json.dumps(stored, indent=1))
-    return int(stored[key]["classes"]) if key in stored else None
-
-
-def _search(config: RunConfig, on: str) -> int:
-    from rowssl.count import count_data, run_estimator
-    from rowssl.distributed import device
-    from rowssl.features import open_features
-    from rowssl.problem import load_problem
-
-    problem = load_problem(config.data)
-    features = open_features(problem, config.encoder, seed=config.seed, device=device(config.train.device), on=on)
-    data = count_data(features.train, features.encoder.tail, problem.targets, problem.n_old, seed=config.seed)
-    return run_estimator("gcd", data).best
 
 
 def choose(names: Iterable[str], items: dict[str, Item]) -> list[Item]:

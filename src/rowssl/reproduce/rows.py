@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rowssl.bench.cells import Result, read_result
+from rowssl.bench.cells import Result, epoch_rows, read_result
 from rowssl.bench.paper import METHODS, paper_values
 from rowssl.bench.results import Row, result_rows
 from rowssl.reproduce.plan import Planned, Settings
@@ -103,12 +102,8 @@ def _number(row: Row, item: Item, one: Finished) -> Row | None:
 
 
 def curve_of(folder: Path) -> dict[int, dict[str, float]]:
-    """phi by epoch and group, from metrics.jsonl."""
-    try:
-        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError):
-        return {}
-    return {int(line["epoch"]): line["phi"] for line in lines if line.get("phi")}
+    """phi by epoch and group, from metrics.jsonl; DamagedError if a line of it is not whole."""
+    return {row["epoch"]: row["phi"] for row in epoch_rows(folder) if row.get("phi")}
 
 
 def _phi_rows(one: Finished, about: Row) -> list[Row]:

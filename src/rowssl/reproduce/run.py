@@ -9,7 +9,9 @@ from pathlib import Path
 from rowssl.bench.cells import Cell
 from rowssl.bench.engine import Failure, run_cells
 from rowssl.bench.results import Row, to_csv
-from rowssl.bench.sample import read_sample
+from rowssl.bench.sample import open_sample
+from rowssl.errors import InputError
+from rowssl.progress import err
 from rowssl.reproduce.figures import pictures, write_pictures
 from rowssl.reproduce.listing import missing_data
 from rowssl.reproduce.page import claims_page, latex_page, results_page
@@ -60,8 +62,12 @@ def _ordered(plans: Sequence[Planned]) -> list[Cell]:
 
 
 def _no_features(one: Finished) -> bool:
-    """A run of an older version, which kept none."""
-    return read_sample(one.folder) is None
+    """A run of an older version, which kept none, or whose `cell.json` holds no hashes, so that damage is found only here."""
+    try:
+        return open_sample(one.folder) is None
+    except InputError as error:
+        err.print(f"{error} Its cell is run again.", markup=False, soft_wrap=True)
+        return True
 
 
 def _rarely_measured(one: Finished) -> bool:
