@@ -71,6 +71,7 @@ def test_byte_order_mark_and_not_utf8(tmp_path: Path) -> None:
         ("path,label\na,b\nc\n", "row 3 has 1 cells, but its first row names 2"),
         ("path,label\n\na,b,c\n", "row 3 has 3 cells, but its first row names 2"),
         ('path,label\na,b\n"c,d\n', "not a well-formed CSV file near row 3"),
+        ('path\tlabel\n"a"b\tc\n', r"near row 2: '\\t' expected after"),  # the separator by its name
     ],
 )
 def test_malformed(tmp_path: Path, content: str, sentence: str) -> None:

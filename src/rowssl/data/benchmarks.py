@@ -228,7 +228,7 @@ def _read_pairs(path: Path) -> dict[int, str]:
                     raise InputError(f"{printable(str(path))} line {number} is not `number value`")
                 pairs[int(key)] = value.strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{printable(str(path))} cannot be read: {error}") from error
+        raise InputError(f"{printable(str(path))} cannot be read: {printable(str(error))}") from error
     return pairs
 
 

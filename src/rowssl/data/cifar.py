@@ -160,7 +160,7 @@ def _read_archive(path: Path, classes: int) -> tuple[Table, Table]:
 
             return _read_members(path, classes, member)
     except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
-        raise InputError(f"{printable(str(path))} is not a readable archive: {error}") from error
+        raise InputError(f"{printable(str(path))} is not a readable archive: {printable(str(error))}") from error
 
 
 def _read_members(where: Path, classes: int, read: Callable[[str], bytes | None]) -> tuple[Table, Table]:
