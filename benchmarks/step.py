@@ -2,6 +2,7 @@
 
     python benchmarks/step.py                  # ViT-S/16 and ViT-B/16 at 224 px, batch 32
     python benchmarks/step.py --sizes s --steps 9
+    python benchmarks/step.py --quick
 
 (a) whole ViT three times, dense last block, sorting loop (`public_step.py`); (b) trunk once for each view, then the tail;
 (c) the tail on trunk outputs that are read from a memory-mapped float16 file. Weights are random: time does not depend on them.
@@ -28,16 +29,21 @@ from torch import Tensor, nn
 
 from rowssl.memory import peak_memory
 from rowssl.methods.dts import DTS
-from rowssl.nn.vit import ViT, split_vit, vit_architecture
+from rowssl.nn.vit import Architecture, ViT, split_vit, vit_architecture
 from rowssl.train import Optimisation, build_optimiser
 from rowssl.types import Batch
 
-CLASSES, QUEUE, SIDE = 100, 4096, 224
+CLASSES, QUEUE = 100, 4096
+TINY = Architecture(patch=16, dim=48, depth=2, heads=3, hidden=96, grid=2)
+
+
+def architecture(size: str) -> Architecture:
+    return TINY if size == "tiny" else vit_architecture(size, 16)
 
 
 def random_vit(size: str) -> ViT:
     torch.manual_seed(0)
-    vit = ViT(vit_architecture(size, 16))
+    vit = ViT(architecture(size))
     for parameter in (vit.cls_token, vit.pos_embed):
         torch.nn.init.trunc_normal_(parameter, std=0.02)
     return vit
@@ -45,7 +51,7 @@ def random_vit(size: str) -> ViT:
 
 def last_block(size: str, cache: Path) -> nn.Module:
     """The tail alone, without a trunk in memory, with the weights that `write_cache` left."""
-    _, tail = split_vit(ViT(replace(vit_architecture(size, 16), depth=1)), 1)
+    _, tail = split_vit(ViT(replace(architecture(size), depth=1)), 1)
     tail.load_state_dict(torch.load(cache.with_suffix(".pt"), weights_only=True))
     return tail
 
@@ -89,10 +95,16 @@ class OurStep:
         self.method.after_step(batch, found)
 
 
-def data(rows: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
+def pictures(rows: int, side: int) -> tuple[Tensor, Tensor]:
+    """Two views of random pixels."""
     generator = torch.Generator().manual_seed(2)
-    first, second = (torch.randn(rows, 3, SIDE, SIDE, generator=generator) for _ in range(2))
-    return (first, second), torch.where(torch.arange(rows) % 2 == 0, torch.arange(rows) % (CLASSES // 2), -1)
+    first, second = (torch.randn(rows, 3, side, side, generator=generator) for _ in range(2))
+    return first, second
+
+
+def targets(rows: int) -> Tensor:
+    """Every other row has a label."""
+    return torch.where(torch.arange(rows) % 2 == 0, torch.arange(rows) % (CLASSES // 2), -1)
 
 
 @torch.no_grad()
@@ -103,22 +115,23 @@ def write_cache(path: Path, size: str, pixels: tuple[Tensor, Tensor]) -> None:
     np.save(path, np.stack([trunk(view).half().numpy() for view in pixels]))
 
 
-def variant(name: str, size: str, rows: int, cache: Path) -> tuple[Callable[[], None], Callable[[], dict[str, Tensor]]]:
+def variant(
+    name: str, size: str, rows: int, side: int, cache: Path
+) -> tuple[Callable[[], None], Callable[[], dict[str, Tensor]]]:
     """A function that does one step, and one that only finds the losses."""
-    ours = OurStep(random_method(last_block(size, cache)))
+    ours, target = OurStep(random_method(last_block(size, cache))), targets(rows)
     if name == "public":
-        pixels, target = data(rows)
+        pixels = pictures(rows, side)
         public = PublicStep(random_vit(size), ours.method)
         return lambda: public.step(pixels, target, 0), lambda: public.loss(pixels, target, 0)
     if name == "uncached":
-        pixels, target = data(rows)
+        pixels = pictures(rows, side)
         trunk, _ = split_vit(random_vit(size), 1)
 
         def views() -> tuple[Tensor, ...]:
             with torch.no_grad():
                 return trunk(torch.cat(pixels)).chunk(2)
     else:
-        target = data(1)[1].new_tensor([i % (CLASSES // 2) if i % 2 == 0 else -1 for i in range(rows)])
         stored = np.load(cache, mmap_mode="r")
 
         def views() -> tuple[Tensor, ...]:
@@ -127,9 +140,10 @@ def variant(name: str, size: str, rows: int, cache: Path) -> tuple[Callable[[], 
     return lambda: ours.step(views(), target), lambda: ours.method.loss(ours.batch(views(), target)).losses  # type: ignore[arg-type]
 
 
-def peak(name: str, size: str, rows: int, cache: Path) -> float:
+def peak(name: str, size: str, rows: int, side: int, cache: Path) -> float:
     """Megabytes above the import, of four steps in a process of its own."""
-    command = [sys.executable, __file__, "--only", name, "--sizes", size, "--batch", str(rows), "--cache", str(cache)]
+    asked = {"--only": name, "--sizes": size, "--batch": rows, "--side": side, "--cache": cache}
+    command = [sys.executable, __file__, *(str(word) for pair in asked.items() for word in pair)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
 
 
@@ -138,25 +152,31 @@ def main() -> None:
     parser.add_argument("--sizes", default="s,b")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--side", type=int, default=224, help="pixels")
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     parser.add_argument("--cache", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.quick:
+        options.sizes, options.batch, options.steps, options.side = "tiny", 4, 1, 32
     names = ("public", "uncached", "cached")
     if options.only:
         before = peak_memory()
-        step, _ = variant(options.only, options.sizes, options.batch, options.cache)
+        step, _ = variant(options.only, options.sizes, options.batch, options.side, options.cache)
         for _ in range(4):  # what is freed is not always reused at once
             step()
         print((peak_memory() - before) / 2**20)
         return
-    print(f"batch {options.batch}, {SIDE} px, {CLASSES} classes, queue {QUEUE}, {torch.get_num_threads()} threads")
+    print(
+        f"batch {options.batch}, {options.side} px, {CLASSES} classes, queue {QUEUE}, {torch.get_num_threads()} threads"
+    )
     print("| encoder | variant | seconds a step | times as fast | peak memory MB | share |\n|---|---|---|---|---|---|")
     for size in options.sizes.split(","):
         with tempfile.TemporaryDirectory() as folder:
             cache = Path(folder) / "tokens.npy"
-            write_cache(cache, size, data(options.batch)[0])
-            memory = {name: peak(name, size, options.batch, cache) for name in names}
-            built = {name: variant(name, size, options.batch, cache) for name in names}
+            write_cache(cache, size, pictures(options.batch, options.side))
+            memory = {name: peak(name, size, options.batch, options.side, cache) for name in names}
+            built = {name: variant(name, size, options.batch, options.side, cache) for name in names}
             terms = {name: {key: value.item() for key, value in built[name][1]().items()} for name in names}
             apart = max(
                 abs(terms[name][key] - value) / abs(value)

@@ -51,7 +51,8 @@ def test_a_parameter_whose_gradient_comes_late() -> None:
 
 def test_training_loads_no_compiler() -> None:
     program = """
-import sys, torch
+import sys, numpy as np, torch
+from rowssl.data.loader import ArraySource, Feed
 from rowssl.methods import build_method
 from rowssl.nn.tails import AdapterTail
 from rowssl.train import Optimisation, build_optimiser
@@ -59,6 +60,8 @@ method = build_method("dts", AdapterTail(8), {}, n_old=2, n_classes=3, n_rows=9,
 optimiser = build_optimiser(method, Optimisation())
 method.tail(torch.randn(4, 8)).sum().backward()
 optimiser.step()
+opencon = build_method("opencon", AdapterTail(8), {}, n_old=2, n_classes=3, n_rows=9, seed=0)
+opencon.finish(Feed(ArraySource(np.ones((9, 8))), np.arange(9) % 3 - 1, batch_size=4, epochs=1, seed=0))
 print("torch._dynamo" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -61,19 +61,6 @@ class Matching:
         """Class id of each predicted cluster, -1 where the cluster has none."""
         return self.class_of[_ids(predicted, len(self.class_of), "predicted")]
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"class_of": self.class_of.tolist(), "n_classes": len(self.cluster_of)}
-
-    @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> Matching:
-        class_of = np.asarray(saved["class_of"], dtype=np.int64).reshape(-1)
-        matched = np.flatnonzero(class_of >= 0)
-        cluster_of = np.full(int(saved["n_classes"]), -1, dtype=np.int64)
-        if class_of.max(initial=-1) >= len(cluster_of) or len(np.unique(class_of[matched])) < len(matched):
-            raise InputError(f"the saved matching is not one-to-one over {len(cluster_of)} classes")
-        cluster_of[class_of[matched]] = matched
-        return cls(class_of, cluster_of)
-
 
 def fit_matching(predicted: Any, truth: Any, *, n_clusters: int, n_classes: int, on: str = "count") -> Matching:
     """The matching of clusters to classes that explains the most (one Hungarian over all classes, known as v2).

@@ -118,8 +118,9 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
     with torch.no_grad():
         method.finish(feed)
 
-    answers = answer(method, features.train, device)
-    test = None if problem.truth is None or features.test is None else answer(method, features.test, device)
+    with method.unchanged():
+        answers = answer(method, features.train, device)
+        test = None if problem.truth is None or features.test is None else answer(method, features.test, device)
     evaluation = judge(problem, method, answers, test, classes)
     names = name_heads(problem, answers, classes) if start is None else start.name_heads(problem, answers, classes)
     seconds = time.monotonic() - began

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from rowssl.data import images
-from rowssl.data.images import Skipped, data_uri, open_image, printable, scan, thumbnail
+from rowssl.data.images import data_uri, open_image, printable, thumbnail, unreadable
 from rowssl.errors import ImageError
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
@@ -205,7 +205,7 @@ def test_arrays() -> None:
         assert "must be uint8" in refusal(wrong)
 
 
-def test_scan_lists_the_bad_ones_in_order(tmp_path: Path) -> None:
+def test_unreadable_pictures_are_listed_in_order(tmp_path: Path) -> None:
     paths = []
     for i in range(100):
         paths.append(tmp_path / f"{i:03d}.png")
@@ -213,11 +213,11 @@ def test_scan_lists_the_bad_ones_in_order(tmp_path: Path) -> None:
             paths[-1].write_bytes(b"nothing")
         else:
             Image.new("RGB", (4, 4)).save(paths[-1])
-    found = scan(paths, [path.name for path in paths], workers=3)
-    assert [item.name for item in found] == ["007.png", "047.png", "087.png"]
-    assert all(isinstance(item, Skipped) and "not an image" in item.reason for item in found)
-    assert scan([encoded(photograph(8)), b""], ["a", "b"]) == [Skipped("b", "it is empty (0 bytes)")]
-    assert scan([], []) == []
+    found = unreadable(paths, workers=3)
+    assert list(found) == [7, 47, 87]
+    assert all("not an image" in reason for reason in found.values())
+    assert unreadable([encoded(photograph(8)), b""]) == {1: "it is empty (0 bytes)"}
+    assert unreadable([]) == {}
 
 
 def test_thumbnail_keeps_proportions_and_never_enlarges() -> None:

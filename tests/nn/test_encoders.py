@@ -108,19 +108,16 @@ def test_identity_starts_as_the_identity() -> None:
     assert other.fingerprint != encoder.fingerprint
 
 
-def test_adapter_formula_seed_and_dropout() -> None:
-    tail = AdapterTail(6, 4, scale=0.5, seed=1)
+def test_adapter_formula_and_seed() -> None:
+    tail = AdapterTail(6, 4, seed=1)
     torch.nn.init.normal_(tail.fc2.weight, generator=torch.Generator().manual_seed(2))
     x = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
     centred = (x - x.mean(1, keepdim=True)) / (x.var(1, unbiased=False, keepdim=True) + 1e-5).sqrt()
-    expected = x + 0.5 * torch.nn.functional.gelu(centred @ tail.fc1.weight.T) @ tail.fc2.weight.T
+    expected = x + torch.nn.functional.gelu(centred @ tail.fc1.weight.T) @ tail.fc2.weight.T
     torch.testing.assert_close(tail(x), expected)
     assert torch.equal(AdapterTail(6, 4, seed=1).fc1.weight, tail.fc1.weight)
     assert not torch.equal(AdapterTail(6, 4, seed=2).fc1.weight, tail.fc1.weight)
     assert AdapterTail(2048).fc1.out_features == 512
-    tail.dropout = 1.0
-    assert torch.equal(tail.train()(x), x)
-    torch.testing.assert_close(tail.eval()(x), expected)
 
 
 @pytest.mark.parametrize("size", [8, 31, 32, 48])

@@ -15,6 +15,7 @@ from torch import Tensor
 from contract.problems import Problem, build, feed_of, long_tailed
 from reference.naive_dts import NaiveDTS
 from rowssl.errors import InputError
+from rowssl.methods import dts_state
 from rowssl.methods.dts import DTS
 from rowssl.methods.dts_options import DTSOptions, dts_options
 from rowssl.train import Optimisation, train
@@ -257,3 +258,24 @@ def test_phi_finds_tails_by_the_density_of_the_prototypes(tiny: Problem) -> None
     assert score is not None
     assert score.shape == (len(x),)
     assert (score.abs() <= 1 + 1e-5).all()
+
+
+@pytest.mark.parametrize("score", ["prototype", "instance"])
+def test_densities_are_computed_once_while_nothing_changes_and_anew_after_it(
+    tiny: Problem, monkeypatch: pytest.MonkeyPatch, score: str
+) -> None:
+    method = build("dts-paper", tiny, score=score)
+    x = torch.from_numpy(tiny.embeddings)
+    with method.unchanged():
+        assert method.tailedness(x) is None
+    list(train(method, feed_of(tiny, epochs=2, batch_size=16), Optimisation()))
+    alone = [method.tailedness(part) for part in x.split(8)]
+    asked = []
+    usual = dts_state.neighbour_density
+    monkeypatch.setattr(dts_state, "neighbour_density", lambda *a, **k: asked.append(1) or usual(*a, **k))
+    with method.unchanged():
+        together = [method.tailedness(part) for part in x.split(8)]
+    assert len(asked) == (1 if score == "prototype" else 1 + len(alone))
+    assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
+    method.queue.keys.neg_()
+    assert not torch.equal(method.tailedness(x), torch.cat(alone))

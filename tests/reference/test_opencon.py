@@ -14,8 +14,10 @@ from torch import Tensor
 
 from contract.problems import Problem, build, feed_of, long_tailed
 from reference import naive
+from rowssl import losses
 from rowssl.errors import InputError
-from rowssl.methods.opencon_parts import follow_prototypes, looks_novel, moved_prototypes
+from rowssl.methods import opencon_parts
+from rowssl.methods.opencon_parts import follow_prototypes, looks_novel, moved_prototypes, readout_rows
 from rowssl.nn.heads import CosineClassifier
 from rowssl.train import Optimisation, train
 from rowssl.types import Batch, Step
@@ -212,10 +214,40 @@ def test_the_classifier_learns_to_answer_as_the_prototypes() -> None:
     classifier = CosineClassifier(12, 5, generator=generator)
     kept = (z.clone(), h.clone(), prototypes.clone())
     with torch.no_grad():  # as it is called
-        follow_prototypes(classifier, z, h, prototypes, seed=0)
+        follow_prototypes(classifier, z, h, prototypes, readout_rows(600, seed=0))
     agreed = classifier(z).argmax(1) == (h @ prototypes.T).argmax(1)
     assert agreed.float().mean() > 0.95
     assert all(torch.equal(a, b) for a, b in zip(kept, (z, h, prototypes), strict=True))
+
+
+def follow_by_torch(weight: Tensor, z: Tensor, h: Tensor, prototypes: Tensor) -> Tensor:
+    """The read-out with torch's own optimiser and schedule, on all rows, drawn step by step."""
+    weight = weight.detach().clone().requires_grad_()
+    steps = min(1000, max(200, len(z) // 4))
+    optimiser = torch.optim.SGD([weight], lr=0.3, momentum=0.9)
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    rng = np.random.default_rng([0, 43])
+    for _ in range(steps):
+        rows = torch.from_numpy(rng.integers(len(z), size=opencon_parts.READOUT_ROWS))
+        teacher = F.softmax(20 * (h[rows] @ prototypes.T), dim=1)
+        student = 20 * (F.normalize(z[rows], dim=1) @ F.normalize(weight, dim=1).T)
+        (weight.grad,) = torch.autograd.grad(losses.soft_cross_entropy(teacher, student), weight)
+        optimiser.step()
+        decay.step()
+    return weight.detach()
+
+
+@pytest.mark.parametrize(("rows", "each"), [(48, 256), (3000, 2)])  # of the 3,000 about 1,200 are drawn
+def test_the_read_out_has_the_bits_of_torchs_on_all_rows(rows: int, each: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opencon_parts, "READOUT_ROWS", each)
+    problem = long_tailed(rows, known=3, novel=3, dim=7)
+    method, feed = small(problem), feed_of(problem, epochs=1)
+    with torch.no_grad():
+        z = torch.cat([method.tail(x) for _, x in feed.chunks()])
+        h = torch.cat([method.projector(part) for part in z.split(1024)])
+    expected = follow_by_torch(method.classifier.weight, z, h, method.prototypes)
+    method.finish(feed)
+    assert torch.equal(method.classifier.weight, F.normalize(expected, dim=1))
 
 
 def test_a_trained_model_answers_new_rows_as_its_prototypes_do() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rowssl import edit_run
+from rowssl.report import atlas
 from rowssl.report import layout as module
 from rowssl.report.build import build_report
 from rowssl.report.layout import layout, principal
@@ -48,6 +49,20 @@ def test_rows_beyond_the_limit_lie_beside_those_they_resemble(monkeypatch: pytes
     place, _ = layout(x)
     assert np.isfinite(place).all()
     assert neighbours_of_the_same_class(place, truth) > 0.95
+
+
+def test_only_rows_that_are_drawn_are_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openTSNE")
+    monkeypatch.setattr(module, "LAID_OUT", 120)
+    x, _ = classes(400)
+    whole, _ = layout(x)
+    monkeypatch.setattr(atlas, "MAP_ROWS", 150)
+    place, _ = layout(x)
+    shown = atlas.drawn(400)
+    assert len(shown) == 150
+    np.testing.assert_allclose(place[shown], whole[shown], rtol=1e-4, atol=1e-4)
+    assert place.shape == whole.shape
+    assert 400 - 150 - 120 <= (place == 0).all(1).sum() < 400 - 150
 
 
 @pytest.mark.parametrize("x", [np.ones((30, 8)) / 8**0.5, np.eye(4), np.ones((1, 3)), np.ones((9, 1))])

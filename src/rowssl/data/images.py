@@ -98,11 +98,6 @@ def open_image(source: Path | bytes | np.ndarray, *, name: str = "") -> Image.Im
     raise ImageError(f"cannot read image {printable(name)}: {reason}")
 
 
-def scan(sources: Sequence[Path] | ImageColumn, names: Sequence[str], *, workers: int | None = None) -> list[Skipped]:
-    """Decode every picture once and list those that cannot be read, in order, with the reason."""
-    return [Skipped(names[row], reason) for row, reason in unreadable(sources, workers=workers).items()]
-
-
 def unreadable(sources: Sequence[Path] | ImageColumn, *, workers: int | None = None) -> dict[int, str]:
     """Row -> reason for every picture that cannot be decoded; threads, because decoders release the GIL."""
 

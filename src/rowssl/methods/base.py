@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -86,6 +87,11 @@ class Method(nn.Module):
         o0, o1, *embedded = distributed.gather(len(batch.index), *logits, *h)
         return (o0, o1), tuple(embedded)
 
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """While this lasts no weight and no buffer changes: what all rows have in common may be computed once."""
+        yield
+
     def tailedness(self, x: Tensor) -> Tensor | None:
         """Density score of rows (low = tail), for methods that estimate one: (B, *trunk_shape) -> (B,)."""
         return None
@@ -93,7 +99,8 @@ class Method(nn.Module):
     @torch.no_grad()
     def training_tailedness(self, feed: Feed) -> Tensor | None:
         """The same of all training rows, (N,)."""
-        scores = [self.tailedness(x) for _, x in feed.chunks()]
+        with self.unchanged():
+            scores = [self.tailedness(x) for _, x in feed.chunks()]
         known = [score for score in scores if score is not None]
         return torch.cat(known) if len(known) == len(scores) else None
 

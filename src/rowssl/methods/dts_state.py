@@ -5,6 +5,8 @@ The losses that use it are in `dts.py`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -66,6 +68,7 @@ class TailednessState(Method):
         self.statistics = ClassStatistics(n_classes)
         self.prior = ClassPrior(n_classes, oracle_truth if opt.oracle else None)
         self.loss_memory = LossMemory(n_rows if opt.score == "loss" else 0)
+        self.kept_density: Tensor | None = None  # of the prototypes, (M,), while nothing changes
 
     @torch.no_grad()
     def start(self, feed: Feed) -> None:
@@ -167,12 +170,28 @@ class TailednessState(Method):
     @torch.no_grad()
     def tailedness(self, x: Tensor) -> Tensor | None:
         """Density of each row's nearest prototype (or, as `score` has it, of the row itself), by the key network: low = tail."""
-        opt, keys, b = self.options, self.queue.valid()[0], self.key(x)
+        b = self.key(x)
+        if self.options.score == "instance":
+            return self._density(b)
+        d = self._density(self.prototypes) if self.kept_density is None else self.kept_density
+        return None if d is None else d[(b @ self.prototypes.T).argmax(1)]
+
+    def _density(self, points: Tensor) -> Tensor | None:
+        """d of points on the sphere, (n, d) -> (n,); an empty queue knows none."""
+        opt, keys = self.options, self.queue.valid()[0]
         if len(keys) == 0:
             return None
-        points = b if opt.score == "instance" else self.prototypes
-        d = neighbour_density(to_queue(points, keys), opt.n_neighbours, weighting=opt.knn_weighting)
-        return d if opt.score == "instance" else d[(b @ self.prototypes.T).argmax(1)]
+        return neighbour_density(to_queue(points, keys), opt.n_neighbours, weighting=opt.knn_weighting)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """The densities of the prototypes, which are the same for every block of rows, are computed once."""
+        with torch.no_grad():
+            self.kept_density = self._density(self.prototypes)
+        try:
+            yield
+        finally:
+            self.kept_density = None
 
     def training_tailedness(self, feed: Feed) -> Tensor | None:
         """Of all training rows; with `score="loss"` minus the remembered losses, which only training rows have."""

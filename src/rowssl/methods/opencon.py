@@ -16,7 +16,7 @@ from rowssl import distributed, losses
 from rowssl.data.loader import Feed
 from rowssl.errors import InputError
 from rowssl.methods.base import Method, projector_sizes
-from rowssl.methods.opencon_parts import follow_prototypes, looks_novel, moved_prototypes
+from rowssl.methods.opencon_parts import follow_prototypes, looks_novel, moved_prototypes, readout_rows
 from rowssl.methods.oracle import HeadPrior
 from rowssl.methods.readout import check_choice
 from rowssl.nn.heads import Projector
@@ -115,6 +115,20 @@ class OpenCon(Method):
     def finish(self, feed: Feed) -> None:
         """The prototypes live behind the projector; the classifier on z learns to answer as they do."""
         self.eval()
-        z = torch.cat([self.tail(x) for _, x in feed.chunks()])
-        h = torch.cat([self.projector(part) for part in z.split(1024)])
-        follow_prototypes(self.classifier, z, h, self.prototypes, self.seed)
+        steps = readout_rows(len(feed), self.seed)
+        rows = np.unique(steps)
+        z, h = self._embedded(feed, rows)
+        follow_prototypes(self.classifier, z, h, self.prototypes, np.searchsorted(rows, steps))
+
+    def _embedded(self, feed: Feed, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """z and h of the given rows, which are in ascending order: (n, d), (n, out).
+
+        All rows pass through the networks, in the usual blocks, since the last bits may depend on the size of a block; only
+        what is asked for stays in memory.
+        """
+        z, h = (self.prototypes.new_empty(len(rows), width) for width in (self.out_dim, self.prototypes.shape[1]))
+        for block, x in feed.chunks():
+            here = slice(*np.searchsorted(rows, (block[0], block[-1] + 1)))
+            wanted, found = torch.from_numpy(rows[here] - block[0]).to(x.device), self.tail(x)
+            z[here], h[here] = found[wanted], self.projector(found)[wanted]
+        return z, h

@@ -10,8 +10,9 @@ from torch import Tensor
 from rowssl import distributed, losses
 from rowssl.nn.heads import CosineClassifier
 from rowssl.progress import track
+from rowssl.schedules import cosine
 
-READOUT_STEPS, READOUT_ROWS, READOUT_RATE, READOUT_SCALE = 1000, 256, 0.3, 20.0
+READOUT_STEPS, READOUT_ROWS, READOUT_RATE, READOUT_MOMENTUM, READOUT_SCALE = 1000, 256, 0.3, 0.9, 20.0
 
 
 def looks_novel(cosine: Tensor, target: Tensor, n_old: int, known_share: float) -> Tensor:
@@ -43,23 +44,30 @@ def moved_prototypes(prototypes: Tensor, h: Tensor, assigned: Tensor, rank: Tens
     return torch.where(count[:, None] > 0, F.normalize(moved, dim=1), prototypes)
 
 
-def follow_prototypes(classifier: CosineClassifier, z: Tensor, h: Tensor, prototypes: Tensor, seed: int) -> None:
-    """Fit the cosine classifier on z to what the prototypes say of h: (N, d), (N, out), (C, out); stochastic descent.
+def readout_rows(count: int, seed: int) -> np.ndarray:
+    """Which of `count` rows each step of `follow_prototypes` looks at, (steps, READOUT_ROWS)."""
+    steps = min(READOUT_STEPS, max(200, count // 4))  # on small data a few hundred rows are seen often enough
+    return np.random.default_rng([seed, 43]).integers(count, size=(steps, READOUT_ROWS))
 
-    Both sides are softmax(s cosine) with one scale s, and the loss is their cross-entropy; neither z nor h changes.
+
+@torch.no_grad()
+def follow_prototypes(
+    classifier: CosineClassifier, z: Tensor, h: Tensor, prototypes: Tensor, steps: np.ndarray
+) -> None:
+    """Fit the cosine classifier on z to what the prototypes say of h: (n, d), (n, out), (C, out); one step for each of `steps`.
+
+    Both sides are softmax(s cosine) with one scale s, and the loss is their cross-entropy; neither z nor h changes. The descent
+    is written out: `torch.optim.SGD` would load a compiler (see `rowssl.sgd`, whose fused step has other last bits).
     """
     weight = classifier.weight.detach().clone().requires_grad_()
-    rate = torch.optim.SGD([weight], lr=READOUT_RATE, momentum=0.9)
-    steps = min(READOUT_STEPS, max(200, len(z) // 4))  # on small data a few hundred rows are seen often enough
-    decay = torch.optim.lr_scheduler.CosineAnnealingLR(rate, steps)
-    rng = np.random.default_rng([seed, 43])
-    for _ in track(range(steps), "classifier from prototypes", enabled=distributed.rank() == 0):
-        rows = torch.from_numpy(rng.integers(len(z), size=READOUT_ROWS)).to(z.device)
+    velocity = torch.zeros_like(weight, requires_grad=False)
+    for number in track(range(len(steps)), "classifier from prototypes", enabled=distributed.rank() == 0):
+        rows = torch.from_numpy(steps[number]).to(z.device)
         teacher = F.softmax(READOUT_SCALE * (h[rows] @ prototypes.T), dim=1)
         with torch.enable_grad():
-            cosine = F.normalize(z[rows], dim=1) @ F.normalize(weight, dim=1).T
-            loss = losses.soft_cross_entropy(teacher, READOUT_SCALE * cosine)
-        (weight.grad,) = torch.autograd.grad(loss, weight)
-        rate.step()
-        decay.step()
+            student = READOUT_SCALE * (F.normalize(z[rows], dim=1) @ F.normalize(weight, dim=1).T)
+            loss = losses.soft_cross_entropy(teacher, student)
+        (gradient,) = torch.autograd.grad(loss, weight)
+        velocity.mul_(READOUT_MOMENTUM).add_(gradient)
+        weight.add_(velocity, alpha=-cosine(number, len(steps), READOUT_RATE, 0.0))
     classifier.set_directions(weight.detach())

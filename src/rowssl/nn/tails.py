@@ -69,7 +69,7 @@ class StageTail(nn.Module):
 
 
 class AdapterTail(Standardised):
-    """Residual MLP on a pooled feature, z = y + scale * W2 gelu(W1 norm(y)), y = gain (x - centre): (B, dim) -> (B, dim).
+    """Residual MLP on a pooled feature, z = y + W2 gelu(W1 norm(y)), y = gain (x - centre): (B, dim) -> (B, dim).
 
     W2 starts at zero, so the tail starts as y: the first features are those of the pretrained network, up to `centre` and
     `gain`, which are set once from the training set (`calibrate`) such that an entry of y has mean 0 and variance 1, like the
@@ -83,23 +83,14 @@ class AdapterTail(Standardised):
         Length of the feature.
     hidden
         Width of the MLP; by default min(dim, 512).
-    dropout
-        Probability of dropping a hidden unit in training. It draws from torch's global random state, so above 0 that
-        state must be set from the step for a resumed run to repeat itself.
-    scale
-        Fixed factor of the residual branch.
     seed
         Decides W1 alone; no global random state is read or changed.
     """
 
-    def __init__(
-        self, dim: int, hidden: int | None = None, dropout: float = 0.0, *, scale: float = 1.0, seed: int = 0
-    ) -> None:
+    def __init__(self, dim: int, hidden: int | None = None, *, seed: int = 0) -> None:
         super().__init__(dim)
         hidden = hidden or min(dim, 512)
         self.out_dim = dim
-        self.dropout = dropout
-        self.scale = scale
         with torch.random.fork_rng(devices=[]):  # the default initialisation draws; it is overwritten below
             self.norm = nn.LayerNorm(dim)  # pooled features differ in scale from encoder to encoder
             self.fc1 = nn.Linear(dim, hidden)
@@ -115,6 +106,4 @@ class AdapterTail(Standardised):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.standard(x)
-        hidden = F.gelu(self.fc1(self.norm(y)))
-        hidden = F.dropout(hidden, self.dropout, self.training)
-        return y + self.scale * self.fc2(hidden)
+        return y + self.fc2(F.gelu(self.fc1(self.norm(y))))

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from rowssl.report.atlas import drawn
+
 LAID_OUT = 2500  # rows that t-SNE arranges, which takes seconds; the others go beside those they resemble
 NEIGHBOURS = 3
 EARLY, ITERATIONS = 125, 250  # enough for classes to come apart at this size
@@ -18,6 +20,7 @@ PIECE = 16_384  # rows looked at together
 def layout(feature: np.ndarray, *, seed: int = 0) -> tuple[np.ndarray, str]:
     """Positions (N, 2) of unit features (N, d), and the name of the way they were found.
 
+    Of more rows than the map draws, those that it does not draw may be left at (0, 0).
     Close features are close on the map whichever way it is; between far ones t-SNE keeps no distances.
     """
     flat = principal(feature)
@@ -64,14 +67,16 @@ def principal(feature: np.ndarray) -> np.ndarray:
 
 
 def _beside(feature: np.ndarray, rows: np.ndarray, placed: np.ndarray) -> np.ndarray:
-    """All rows: those with a place keep it, the others go to the mean of the places of their nearest neighbours."""
+    """Rows with a place keep it, the others that are drawn go to the mean of the places of their nearest neighbours."""
     known = torch.from_numpy(np.asarray(feature[rows], dtype=np.float32))
     spots = torch.from_numpy(placed)
-    result = torch.empty(len(feature), 2)
-    for begin in range(0, len(feature), 4096):
-        part = torch.from_numpy(np.asarray(feature[begin : begin + 4096], dtype=np.float32))
+    result = torch.zeros(len(feature), 2)
+    shown = drawn(len(feature))
+    for begin in range(0, len(shown), 4096):
+        some = shown[begin : begin + 4096]
+        part = torch.from_numpy(np.asarray(feature[some], dtype=np.float32))
         near = (part @ known.T).topk(NEIGHBOURS, dim=1)
         weight = (near.values - near.values[:, -1:] + 1e-3)[..., None]
-        result[begin : begin + len(part)] = (spots[near.indices] * weight).sum(1) / weight.sum(1)
+        result[some] = (spots[near.indices] * weight).sum(1) / weight.sum(1)
     result[rows] = spots
     return result.numpy()
