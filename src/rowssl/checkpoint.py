@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rowssl.errors import InputError
+from rowssl.plain_files import LARGEST_MANIFEST, read_json
 
 Tensors = dict[str, dict[str, Tensor]]
 Facts = dict[str, Any]
@@ -156,14 +157,16 @@ def own_hash(content: Mapping[str, Any]) -> str:
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """Facts of a directory alone, checked against their own hash; the tensors are not looked at."""
+    manifest = path / "manifest.json"
     try:
-        facts = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path / 'manifest.json'} is missing or damaged.") from error
+        facts = read_json(manifest, LARGEST_MANIFEST)
+        whole = isinstance(facts, dict) and facts.get("self") == own_hash(facts)
+    except (InputError, RecursionError) as error:
+        raise InputError(f"{manifest} is missing or damaged.") from error
     if not isinstance(facts, dict) or not isinstance(facts.get("sha256"), dict):
-        raise InputError(f"{path / 'manifest.json'} is not a manifest of rowssl.")
-    if facts.get("self") != own_hash(facts):
-        raise InputError(f"{path / 'manifest.json'} is damaged: it is not what was written.")
+        raise InputError(f"{manifest} is not a manifest of rowssl.")
+    if not whole:
+        raise InputError(f"{manifest} is damaged: it is not what was written.")
     check_format(facts.get("format"), FORMAT, path)
     return facts
 

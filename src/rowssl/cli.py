@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -12,7 +14,8 @@ from rowssl.cli_bench import bench
 from rowssl.cli_encoders import encoders
 from rowssl.cli_reproduce import reproduce
 from rowssl.cli_use import use
-from rowssl.errors import InputError
+from rowssl.cli_values import check_tail, file_to_write, parse_classes, parse_known
+from rowssl.errors import InputError, in_a_sentence
 
 app = typer.Typer(
     help="Open-world learning from many pictures and a few labels: classify the known classes, discover the novel ones.",
@@ -22,6 +25,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+LONGEST_SENTENCE = 1000  # characters of a refusal: an argument of any length may stand in it
+OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # how torch says it, of the CPU and of a GPU
 METHOD_HELP = "dts [default], simgcd, gcd, bacon, orca, trssl, opencon, promptcal or kmeans."
 Root = Annotated[Path | None, typer.Option("--data-root", help="Folder with the benchmark's files [$ROWSSL_DATA].")]
 Labels = Annotated[Path | None, typer.Option("--labels", help="CSV with some labels: path,label or row,label.")]
@@ -56,6 +61,7 @@ def check(
     from rowssl.data.check import print_report, save_bars
     from rowssl.progress import out
 
+    file_to_write(bars, "--bars")
     report = run_check(source, labels=labels, image_column=image_column, label_column=label_column)
     if as_json:
         import json
@@ -95,10 +101,11 @@ def split(
     from rowssl.progress import out as console
     from rowssl.report.profiles import print_profiles, profile_svg
 
+    file_to_write(out, "--out")
     if data in BENCHMARKS:
         train, test = load_benchmark(data, data_root, variant=variant, class_list=class_list)
         test_labels = test.labels
-    elif Path(data).exists():
+    elif os.path.exists(data):
         train, test_labels = read_table(data, labels=labels, check_images=False), None
     else:
         raise InputError(f"--data {data} is neither a benchmark ({', '.join(BENCHMARKS)}) nor a file or folder.")
@@ -124,27 +131,6 @@ def split(
     write_text(picture, profile_svg(result, train.labels, train.class_names))
     print_profiles(result, train.labels, console)
     console.print(f"written: {out} and {picture}", markup=False, soft_wrap=True)
-
-
-def parse_known(text: str | None) -> int | float | list[str] | None:
-    """`50` is a number of classes, `0.5` a share, `cat,dog` names."""
-    if text is None:
-        return None
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def parse_classes(text: str | None) -> int | str | None:
-    """A number of classes, `auto` or `oracle`."""
-    if text is None or text in ("auto", "oracle"):
-        return text
-    if not text.isdecimal():
-        raise InputError(f"--classes takes a number, auto or oracle, not {text!r}.")
-    return int(text)
 
 
 @app.command()
@@ -217,6 +203,7 @@ def fit(
     }  # fmt: skip
     lay_over(content, given, overrides or [])
     run_config = build_config(content, " + ".join(map(str, config)) if config else "options")
+    check_tail(run_config.encoder.tail)
 
     from rowssl.distributed import rank
     from rowssl.evaluate import print_metrics
@@ -244,21 +231,31 @@ app.command()(encoders)
 app.add_typer(use)
 
 
+def _refuse(sentence: str) -> NoReturn:
+    from rowssl.data.images import printable  # a name in it may be anything, and is shown on a terminal
+
+    if len(sentence) > LONGEST_SENTENCE:
+        sentence = f"{sentence[: LONGEST_SENTENCE // 2]} ... {sentence[-LONGEST_SENTENCE // 2 :]}"
+    print(f"rowssl: {printable(sentence)}", file=sys.stderr)
+    sys.exit(2)
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one sentence and exit code 2, never a traceback."""
     try:
         app()
     except InputError as error:
-        from rowssl.data.images import printable  # a name in it may be anything, and is shown on a terminal
-
-        print(f"rowssl: {printable(str(error))}", file=sys.stderr)
-        sys.exit(2)
+        _refuse(str(error))
     except BrokenPipeError:
         sys.exit(1)
+    except (OSError, MemoryError, RecursionError) as error:  # the machine or the input, no bug
+        _refuse(in_a_sentence(error))
     except KeyboardInterrupt:
         print("rowssl: stopped; the same command continues.", file=sys.stderr)
         sys.exit(130)
     except RuntimeError as error:
+        if OUT_OF_MEMORY.search(str(error)):
+            _refuse(in_a_sentence(MemoryError()))
         if type(error).__name__ != "NonFiniteError":
             raise
         print(f"rowssl: {error}", file=sys.stderr)

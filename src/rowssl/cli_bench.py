@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from rowssl.cli_values import check_tail, parse_classes, parse_known
 from rowssl.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,7 +60,6 @@ def bench(
 ) -> None:
     """Compare methods: a grid of runs over priors, imbalance ratios and seeds, with tables and the paper's numbers."""
     from rowssl.bench.cells import Variant, grid
-    from rowssl.cli import parse_known
     from rowssl.config import lay_over, load_config
 
     content = load_config(config or [])
@@ -66,7 +67,7 @@ def bench(
         **_data_keys(data, prior, gamma, data_root), "data.protocol": protocol, "data.known": parse_known(known),
         "encoder.name": encoder, "encoder.tail": tail, "encoder.image_size": image_size, "encoder.views": views,
         "encoder.cache": cache, "encoder.cache_workers": cache_workers, "train.epochs": epochs,
-        "classes": int(classes) if classes and classes.isdecimal() else classes,
+        "classes": parse_classes(classes),
     }  # fmt: skip
     lay_over(content, given, overrides or [])
     counted = "" if classes in (None, "oracle") else f"C={classes}"
@@ -81,6 +82,8 @@ def bench(
             for variant in _vary(vary or [])
         ],
     )
+    for cell in cells:
+        check_tail(cell.config.encoder.tail)
     if dry_run:
         _show_plan(cells, out / "runs", workers)
         return
@@ -107,7 +110,7 @@ def _data_keys(data: str, prior: str | None, gamma: str | None, root: Path | Non
 
     if data in BENCHMARKS:
         return {"data.name": data, "data.data_root": root}
-    if not Path(data).exists():
+    if not os.path.exists(data):
         raise InputError(f"--data {data} is neither a benchmark ({', '.join(BENCHMARKS)}) nor a file or folder.")
     for option, value in (("--prior", prior), ("--gamma", gamma), ("--data-root", root)):
         if value is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from rowssl.cli_values import file_to_write, parse_known
 from rowssl.errors import InputError
 
 use = typer.Typer()
@@ -40,6 +42,7 @@ def predict(
     from rowssl.progress import bar, err
     from rowssl.progress import out as console
 
+    file_to_write(out, "--out")
     model = load_model(run, encoder=encoder, device=device)
     inputs = open_inputs(model, sources)
     total = sum(len(one.names) + len(one.skipped) for one in inputs)
@@ -108,7 +111,6 @@ def edit(
 
     from rowssl import edit_run
     from rowssl.edits import Edits
-    from rowssl.progress import err
     from rowssl.progress import out as console
 
     before = Edits.load(run)
@@ -130,8 +132,18 @@ def edit(
             changed = edit_run.undo(run, report=report)
             said = f"undone: {describe(before.effective[-1])}"
     console.print(said, markup=False, soft_wrap=True)
-    for problem in changed.problems:
-        err.print(problem, markup=False, soft_wrap=True)
+    _tell(changed.problems)
+    if changed.failed:
+        raise typer.Exit(2)
+
+
+def _tell(problems: Sequence[str]) -> None:
+    """What an edit could not write again."""
+    from rowssl.data.images import printable
+    from rowssl.progress import err
+
+    for problem in problems:
+        err.print(printable(problem), markup=False, soft_wrap=True)
 
 
 def describe(one: dict[str, object]) -> str:
@@ -186,8 +198,9 @@ def relabel(
     for label, hint in zip(done.new, done.hints, strict=True):
         if hint:
             err.print(f"{label} is new: {hint}? `rowssl edit {run} undo` takes it back", markup=False, soft_wrap=True)
-    for problem in done.problems:
-        err.print(problem, markup=False, soft_wrap=True)
+    _tell(done.problems)
+    if done.failed:
+        raise typer.Exit(2)
     console.print(f"train with them: rowssl fit --from {run} --out NEW", markup=False, soft_wrap=True)
 
 
@@ -201,6 +214,7 @@ def export(
     from rowssl.export import export_onnx
     from rowssl.progress import out as console
 
+    file_to_write(onnx, "--onnx")
     done = export_onnx(run, onnx, encoder=encoder)
     said = f"{done.path}: {done.size / 1e6:.1f} MB, answers like the model on {done.checked} inputs"
     console.print(
@@ -251,12 +265,12 @@ def count(
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
 ) -> None:
     """Estimate how many classes there are, in several ways side by side, each with an interval."""
-    from rowssl.cli import parse_known
     from rowssl.config import build_config, lay_over
     from rowssl.count_table import ESTIMATORS, check_picture, count_source, print_counts, write_picture
     from rowssl.progress import out as console
 
     check_picture(out)
+    file_to_write(out, "--out")
     content: dict[str, Any] = {"seed": seed}
     given = {
         "data.source": source, "data.labels": labels, "data.name": data, "data.data_root": data_root,

@@ -15,7 +15,7 @@ import numpy as np
 
 from rowssl.data.labels import LABEL_COLUMNS, PATH_COLUMNS, ROW_COLUMNS, label_text, read_csv
 from rowssl.edits import Edits, change
-from rowssl.errors import InputError
+from rowssl.errors import InputError, in_a_sentence
 from rowssl.run_files import rewrite
 from rowssl.run_folder import run_folder
 from rowssl.stored_run import StoredRun, open_run
@@ -25,17 +25,27 @@ SEARCHED = 5000  # names looked through for a near one
 
 @dataclass(frozen=True)
 class Changed:
-    """The edits after a change, and what could not be written again (one sentence each)."""
+    """The edits after a change, what could not be written again (one sentence each), and whether that includes a table."""
 
     edits: Edits
     problems: tuple[str, ...]
+    failed: bool = False
 
 
 def _change(run: str | Path, edit: Callable[[Edits], Edits], report: bool) -> Changed:
     folder = run_folder(run)
     problems: list[str] = []
-    edits = change(folder, edit, lambda after: problems.extend(rewrite(folder, after, report=report)))
-    return Changed(edits, tuple(problems))
+    failures: list[str] = []
+
+    def write_again(edits: Edits) -> None:
+        try:
+            problems.extend(rewrite(folder, edits, report=report))
+        except (InputError, OSError) as error:  # the edit counts: who hears of the error alone would make it again
+            reason = str(error) if isinstance(error, InputError) else in_a_sentence(error)
+            failures.append(f"The edit is saved, but not everything that shows it could be written: {reason}")
+
+    edits = change(folder, edit, write_again)
+    return Changed(edits, (*problems, *failures), failed=bool(failures))
 
 
 def rename(run: str | Path, which: str, name: str, *, report: bool = True) -> Changed:
@@ -123,6 +133,7 @@ class Relabelled:
 
     edits: Edits
     problems: tuple[str, ...]
+    failed: bool  # see `Changed`
     corrected: int  # rows whose class is another one now
     confirmed: int  # rows that were in that class already: a person's word now
     new: tuple[str, ...]  # labels that no class had
@@ -177,11 +188,11 @@ def relabel(run: str | Path, corrections: str | Path, *, report: bool = True) ->
         if not rows:
             raise InputError(f"{table} holds no correction: every label is empty or what the run says already")
         after = edits.move(rows, new=list(new))
-        found.append(Relabelled(after, (), new=tuple(new), hints=tuple(new.values()), **counts))
+        found.append(Relabelled(after, (), False, new=tuple(new), hints=tuple(new.values()), **counts))
         return after
 
     changed = _change(run, edit, report)
-    return replace(found[-1], edits=changed.edits, problems=changed.problems)
+    return replace(found[-1], edits=changed.edits, problems=changed.problems, failed=changed.failed)
 
 
 def _class_of(edits: Edits, text: str) -> tuple[str, str | None]:

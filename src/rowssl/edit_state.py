@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
+from pathlib import Path
 from typing import Any
 
+from rowssl.checkpoint import own_hash
+from rowssl.errors import InputError
+from rowssl.plain_files import read_json
 from rowssl.regroup import Leaf, Split
 
+EDITS_FORMAT = 1
 MOST_LEAVES = 4096  # of one class
 LONGEST = 4096  # characters of the name of a class or row
 
@@ -104,6 +109,27 @@ class State:
                     known,
                     tuple(replace(leaf, path=(*leaf.path, (number, place))) for leaf in leaves),
                 )
+
+
+def read_history(path: Path, model: str) -> tuple[dict[str, Any], ...]:
+    """The edits in an `edits.json` that belongs to a model; whether they can be followed is not looked at yet."""
+    content = read_json(path)
+    try:
+        history, version, found = tuple(content["history"]), content["format"], content["model"]
+        own, said = own_hash(content), content.get("self")
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read as a history of edits: mend it, or move it away.") from error
+    if version != EDITS_FORMAT:
+        shown = version if isinstance(version, int) else "unknown"
+        raise InputError(f"{path} has format {shown}, this version of rowssl reads format {EDITS_FORMAT}.")
+    if found != model:
+        raise InputError(f"{path} belongs to another model than the one in {path.parent}: move it away.")
+    if "self" in content and said != own:
+        raise InputError(f"{path} is not as it was written: move it away or, if you changed it, take out `self`.")
+    for number, one in enumerate(history, start=1):
+        if not isinstance(one, dict):
+            raise InputError(f"{path}: edit {number} is none: mend it, or remove it.")
+    return history
 
 
 def _on_one_line(text: Any) -> str:

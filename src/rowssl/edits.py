@@ -19,7 +19,7 @@ import numpy as np
 
 from rowssl.checkpoint import own_hash, tidy, write_text
 from rowssl.data.images import printable
-from rowssl.edit_state import EditedClass, State
+from rowssl.edit_state import EDITS_FORMAT, EditedClass, State, read_history
 from rowssl.errors import InputError
 from rowssl.regroup import Leaf, Regroup
 from rowssl.run_folder import locked, model_folder, read_model_facts, run_folder
@@ -27,7 +27,6 @@ from rowssl.run_folder import locked, model_folder, read_model_facts, run_folder
 if TYPE_CHECKING:
     import torch
 
-EDITS_FORMAT = 1
 FILE = "edits.json"
 LONGEST = 200  # characters of a name
 SHARE_CONTRAST = 3.0  # log-odds of the nearer part for a typical row of a split class
@@ -67,21 +66,7 @@ class Edits:
         path = run_folder(run) / FILE
         if not path.exists() or model_folder(run).resolve().name != "model":  # a copy of the model alone
             return plain
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            history, version, model = tuple(content["history"]), content["format"], content["model"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InputError(f"{path} cannot be read as a history of edits: mend it, or move it away.") from error
-        if version != EDITS_FORMAT:
-            raise InputError(f"{path} has format {version}, this version of rowssl reads format {EDITS_FORMAT}.")
-        if model != plain.model:
-            raise InputError(f"{path} belongs to another model than the one in {path.parent}: move it away.")
-        if content.get("self", own_hash(content)) != own_hash(content):
-            raise InputError(f"{path} is not as it was written: move it away or, if you changed it, take out `self`.")
-        for number, one in enumerate(history, start=1):
-            if not isinstance(one, dict):
-                raise InputError(f"{path}: edit {number} is none: mend it, or remove it.")
-        edits = replace(plain, history=history)
+        edits = replace(plain, history=read_history(path, plain.model))
         edits.check(facts["encoder"].get("out_dim"))
         return edits
 
@@ -121,7 +106,7 @@ class Edits:
         for number, edit in enumerate(self.effective, start=1):
             try:
                 state.add(edit)
-            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
                 reason = printable(str(error))[:120]
                 raise InputError(
                     f"{FILE}: edit {number} cannot be followed ({reason}): mend it, or remove it."

@@ -13,6 +13,7 @@ from rowssl.errors import InputError
 from rowssl.nn.encoders import parse_tail
 
 LONGEST = 4096  # characters of a class id
+LONGEST_TAIL = 64  # characters of `adapter:WIDTH` and the like
 WIDEST = 2**16  # entries of a feature
 LARGEST = 2**26  # values of one trunk output
 NUMBERS = {"asked_size": 4096, "image_size": 4096, "resize": 8192, "out_dim": WIDEST}
@@ -27,6 +28,7 @@ def check_facts(facts: Mapping[str, Any], folder: Path) -> None:
     """An InputError unless the facts of a model could be those of one."""
     about = facts["encoder"]
     wrong = [name for name in ("name", "fingerprint", "tail") if not isinstance(about.get(name), str)]
+    wrong += ["tail"] if not wrong and len(about["tail"]) > LONGEST_TAIL else []  # a number of any length is none
     wrong += ["path"] if not isinstance(about.get("path"), str | None) else []
     wrong += [name for name, most in NUMBERS.items() if not is_whole(about.get(name) or 0, 0, most)]
     shape = about.get("trunk_shape")
@@ -72,7 +74,7 @@ def check_answers(
     rows, true = len(names) if isinstance(names, list) else -1, len(classes) if isinstance(classes, list) else -1
     texts = {"names": names, "class_names": classes, "paths": paths if paths is not None else []}
     wrong = [name for name, value in texts.items() if not _texts(value, shown=name != "paths")]
-    wrong += ["paths"] if paths is not None and len(paths) != rows else []
+    wrong += ["paths"] if isinstance(paths, list) and len(paths) != rows else []
     skipped, files = facts.get("skipped"), facts.get("files", {})
     wrong += (
         ["skipped"]

@@ -40,7 +40,7 @@ def open_inputs(model: Model, sources: Sequence[str | Path]) -> list[Input]:
     inputs: list[Input] = []
     files: list[Path] = []
     for source in map(Path, sources):
-        if not source.is_dir() and source.suffix.lower() not in (
+        if not os.path.isdir(source) and source.suffix.lower() not in (
             ".csv",
             ".tsv",
             ".parquet",
@@ -48,7 +48,7 @@ def open_inputs(model: Model, sources: Sequence[str | Path]) -> list[Input]:
             ".npz",
             ".safetensors",
         ):
-            if source.suffix.lower() not in SUFFIXES and source.exists() and len(sources) == 1:
+            if source.suffix.lower() not in SUFFIXES and os.path.exists(source) and len(sources) == 1:
                 raise InputError(
                     f"{printable(str(source))} is neither an image, a folder, a table nor a file of embeddings."
                 )
@@ -123,12 +123,15 @@ class CsvWriter:
     """A CSV file that grows with the answers and appears whole or not at all."""
 
     def __init__(self, path: Path) -> None:
+        if not path.name:  # the root, or "."
+            raise InputError(f"{path} cannot be written: it is a folder.")
         self.path = path
         self.temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
     def __enter__(self) -> CsvWriter:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.temporary.unlink(missing_ok=True)  # never through a link that somebody put there
             self.file = open(self.temporary, "w", newline="", encoding="utf-8")
         except OSError as error:
             raise InputError(f"{self.path} cannot be written: {error.strerror or error}.") from error

@@ -19,7 +19,9 @@ from torch import Tensor
 from rowssl.checkpoint import sha256_of, write_directory, write_text
 from rowssl.config import DataConfig
 from rowssl.edits import FILE, Edits
+from rowssl.errors import InputError
 from rowssl.model import save_model
+from rowssl.plain_files import read_json
 from rowssl.results import Answers, needs_review, write_classes, write_predictions
 from rowssl.run_folder import locked
 from rowssl.stored_run import ANSWERS_FORMAT, open_run
@@ -73,8 +75,8 @@ def _set_aside_foreign_edits(out: Path, identity: str) -> None:
 
     path = out / FILE
     try:
-        same = not path.exists() or json.loads(path.read_text(encoding="utf-8"))["model"] == identity
-    except (OSError, ValueError, KeyError, TypeError):
+        same = not path.exists() or read_json(path)["model"] == identity
+    except (InputError, KeyError, TypeError):
         same = False
     if not same:
         os.replace(path, path.with_suffix(".old.json"))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from errno import EINVAL
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rowssl.checkpoint import check_format, read_manifest
 from rowssl.errors import InputError
+from rowssl.plain_files import LARGEST_MANIFEST, require_plain
 
 LOCK = ".lock"
+GROWING = ("checkpoints", "tensorboard")  # folders that a run writes into while it trains
 NEEDED = {
     "classes": list, "n_known": int, "temperature": float, "method": str, "options": dict, "seed": int, "encoder": dict,
     "identity": str, "far": dict,
@@ -22,9 +26,9 @@ def model_folder(path: str | Path) -> Path:
     """The model's folder of a run directory, or the folder itself when it is one."""
     path = Path(path)
     for folder in (path / "model", path):
-        if (folder / "manifest.json").is_file():
+        if os.path.isfile(folder / "manifest.json"):  # unlike Path's own, also of a name that no file can have
             return folder
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise InputError(f"{path} does not exist or is no folder: give the run directory of `rowssl fit`.")
     raise InputError(f"{path} holds no finished run: there is no model/manifest.json in it.")
 
@@ -68,9 +72,21 @@ def check_model_facts(facts: dict[str, Any], folder: Path) -> None:
 def read_model_facts(path: str | Path) -> dict[str, Any]:
     """Checked facts of a model, without its tensors."""
     folder = model_folder(path)
-    facts = read_manifest(folder)
+    with readable(folder):
+        facts = read_manifest(folder)
     check_model_facts(facts, folder)
     return facts
+
+
+@contextmanager
+def readable(folder: Path) -> Iterator[None]:
+    """Around the reading of model/ or answers/: a manifest that nobody could come to the end of is an InputError."""
+    manifest = folder / "manifest.json"
+    require_plain(manifest, LARGEST_MANIFEST)
+    try:
+        yield
+    except RecursionError as error:
+        raise InputError(f"{manifest} is nested too deeply to be read.") from error
 
 
 @contextmanager
@@ -83,6 +99,7 @@ def alone(out: Path | None) -> Iterator[None]:
         yield
         return
     try:
+        _refuse_strange(out)
         out.mkdir(parents=True, exist_ok=True)
         stream = _take(out / LOCK)
     except OSError as error:
@@ -96,6 +113,16 @@ def alone(out: Path | None) -> Iterator[None]:
                 if os.listdir(out) == [LOCK]:  # refused before anything was written: leave no trace
                     (out / LOCK).unlink()
                     out.rmdir()
+
+
+def _refuse_strange(out: Path) -> None:
+    """A run that is continued may come from a stranger: nothing is written outside its folder, no pipe is waited for."""
+    for place in (out / name for name in GROWING):
+        if os.path.islink(place):
+            raise InputError(f"{place} is a link, and a run writes into its own folder alone: remove the link.")
+    require_plain(out / "metrics.jsonl")
+    for manifest in out.glob("checkpoints/step-*/manifest.json"):
+        require_plain(manifest)
 
 
 def _take(path: Path) -> BinaryIO:
@@ -119,8 +146,13 @@ def _take(path: Path) -> BinaryIO:
 
 
 def _no_link(path: str, flags: int) -> int:
-    """Open a file itself, never what a link of its name leads to: a run may come from a stranger."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    """Open a file itself, never what a link of its name leads to, nor a pipe to wait for: a run may come from a stranger."""
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    descriptor = os.open(path, flags, 0o666)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(EINVAL, f"{Path(path).name} is no plain file", path)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 
 from rowssl.checkpoint import check_format, read_directory, sha256_of
-from rowssl.config import DataConfig, RunConfig, build_config
-from rowssl.data.images import Skipped
+from rowssl.config import LARGEST, DataConfig, RunConfig, build_config
+from rowssl.data.images import Skipped, printable
 from rowssl.data.table import Table
 from rowssl.edits import Applied, Edits
 from rowssl.epoch_log import read_lines
@@ -22,9 +22,10 @@ from rowssl.errors import InputError
 from rowssl.evaluate import Evaluation, evaluate
 from rowssl.model_checks import check_answers, check_sizes
 from rowssl.nn.heads import CosineClassifier
+from rowssl.plain_files import read_json, require_plain
 from rowssl.problem import Problem, load_problem
 from rowssl.results import Answers, ClassIds
-from rowssl.run_folder import model_folder, run_folder
+from rowssl.run_folder import model_folder, readable, run_folder
 
 ANSWERS_FORMAT = 1  # of answers/, which `run_files.save_answers` writes
 CHUNK = 4096
@@ -77,31 +78,27 @@ def open_run(run: str | Path, edits: Edits | None = None, *, images: bool = True
 
 def _read(folder: Path, edits: Edits, images: bool) -> StoredRun:
     """As `open_run`; what a stranger wrote may still be anything where it is not checked here."""
-    tensors, facts = read_directory(folder / "answers")
+    with readable(folder / "answers"):
+        tensors, facts = read_directory(folder / "answers")
     check_format(facts.get("answers_format"), ANSWERS_FORMAT, folder / "answers")
     if facts.get("identity") != edits.model:
         raise InputError(
             f"{folder / 'answers'} does not belong to the model beside it: run the same `rowssl fit` again."
         )
     check_answers(facts, tensors, len(edits.class_ids), folder / "answers")
+    data = _data(facts, folder / "answers" / "manifest.json")
     for file, expected in ((folder / name, sha256) for name, sha256 in facts.get("files", {}).items()):
         if not file.is_file() or sha256_of(file) != expected:
             raise InputError(f"{file} is missing or damaged: run the same `rowssl fit` again.")
-    try:
-        config = build_config(
-            json.loads((folder / "config.json").read_text(encoding="utf-8")), str(folder / "config.json")
-        )
-        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-        log = folder / "metrics.jsonl"
-        curves, damaged = read_lines(log) if log.exists() else ([], [])
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{folder} cannot be read as a run: {str(error).splitlines()[0]}.") from error
+    config = build_config(read_json(folder / "config.json", LARGEST), str(folder / "config.json"))
+    metrics = read_json(folder / "metrics.json")
+    log = folder / "metrics.jsonl"
+    require_plain(log)
+    curves, damaged = read_lines(log) if log.exists() else ([], [])
     if damaged:  # of a run without hashes
         raise InputError(f"{log} is damaged: run the same `rowssl fit` again.")
     rows = {name: column.numpy() for name, column in tensors["rows"].items()}
-    table, missing = _table(facts, len(rows["head"]), images)
+    table, missing = _table(facts, data, len(rows["head"]), images)
     problem = Problem(
         table, rows["target"].astype(np.int64), tuple(facts["class_names"]), facts["n_old"],
         truth=rows["truth"].astype(np.int64) if "truth" in rows else None, profile_svg=facts["profile_svg"],
@@ -123,7 +120,7 @@ def _read(folder: Path, edits: Edits, images: bool) -> StoredRun:
     problem = replace(problem, targets=targets)
     return StoredRun(
         folder, config, problem, answers, names, edits, evaluation, metrics, curves, facts["seconds"], facts["facts"],
-        DataConfig.model_validate(facts["data"]), missing,
+        data, missing,
     )  # fmt: skip
 
 
@@ -140,7 +137,22 @@ def _answers(rows: dict[str, np.ndarray]) -> Answers:
     )
 
 
-def _table(facts: dict[str, Any], count: int, images: bool) -> tuple[Table, str]:
+def _data(facts: dict[str, Any], manifest: Path) -> DataConfig:
+    """Where the training rows are from; InputError where reading them again might not end.
+
+    Rows without a path each came from one file, of pictures or of embeddings: no folder is walked because a manifest names it.
+    """
+    data = DataConfig.model_validate(facts["data"])
+    one_file = facts["paths"] is None or not facts["images"]
+    for place in (data.source if one_file else None, data.labels, data.split):
+        if place is not None and os.path.exists(place) and not os.path.isfile(place):
+            raise InputError(
+                f"{manifest} says that its rows are from {printable(place)[:200]}, which is no plain file."
+            )
+    return data
+
+
+def _table(facts: dict[str, Any], data: DataConfig, count: int, images: bool) -> tuple[Table, str]:
     """The training rows without their labels, with pictures where these can be had; else why not."""
     paths = None if facts["paths"] is None else tuple(map(Path, facts["paths"]))
     skipped = tuple(Skipped(*one) for one in facts["skipped"])
@@ -152,11 +164,11 @@ def _table(facts: dict[str, Any], count: int, images: bool) -> tuple[Table, str]
     if paths is not None:
         return table, "" if any(path.exists() for path in paths[:20]) else f"{paths[0]} is no longer there"
     try:
-        whole = load_problem(DataConfig.model_validate(facts["data"])).table
+        whole = load_problem(data).table
     except InputError as error:
         return table, str(error).rstrip(".")
     if list(whole.names) != list(table.names):
-        return table, f"{facts['source'] or facts['data']['name']} has other rows now"
+        return table, f"{facts['source'] or data.name} has other rows now"
     return replace(table, images=whole.images, paths=whole.paths), ""
 
 
@@ -164,7 +176,8 @@ class EditedHeads:
     """Stored features in terms of the edited classes, by the trained heads; in parts, so that no rows x classes are held."""
 
     def __init__(self, edits: Edits, run: str | Path) -> None:
-        tensors, facts = read_directory(model_folder(run))
+        with readable(model_folder(run)):
+            tensors, facts = read_directory(model_folder(run))
         check_sizes(facts, tensors, model_folder(run))
         self.edits, self.temperature = edits, facts["temperature"]
         self.classifier = CosineClassifier(facts["encoder"]["out_dim"], len(facts["classes"]))

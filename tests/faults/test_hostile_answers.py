@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import pytest
 from hostile import refused, within
 
-from rowssl import edit_run
+from rowssl import edit_run, stored_run
 from rowssl.checkpoint import read_directory, write_directory
+from rowssl.edits import Edits
 from rowssl.errors import InputError
 from rowssl.run_files import rewrite
 from rowssl.stored_run import open_run
 
+Command = Callable[..., tuple[int, str, str]]
 NASTY = "</script><script>document.title = 'hit'</script><img src=x onerror=\"document.title = 'hit'\">"
 ANSWERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "row of no class": lambda facts, rows: rows["head"].__setitem__(0, 99),
@@ -84,3 +87,76 @@ def test_numbers_of_a_stranger_in_the_report(own_run: Path) -> None:
         (own_run / "config.json").write_text(text)
         with refused():
             rewrite(own_run)
+
+
+@pytest.mark.parametrize("place", ["/", "/dev/zero", "pipe"])
+@pytest.mark.parametrize("what", ["source", "labels", "split"])
+def test_data_of_a_stranger_are_not_looked_for_everywhere(
+    own_run: Path, place: str, what: str, run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manifest that says that its pictures are in the whole disk, or behind a pipe, starts no search and no waiting."""
+
+    def no_walk(*_: object, **__: object) -> None:
+        raise AssertionError("the data are read again")
+
+    if place == "pipe":
+        place = str(own_run / "pipe")
+        os.mkfifo(place)
+    tensors, facts = read_directory(own_run / "answers")
+    data = {"name": "digits"} if what == "split" else {"source": str(own_run / "config.json")}
+    facts |= {"paths": None, "images": True, "data": {**data, what: place}}
+    write_directory(own_run / "answers", tensors, facts)
+    monkeypatch.setattr(stored_run, "load_problem", no_walk)
+    with refused("manifest.json says that its rows are from"):
+        open_run(own_run)
+    code, _, said = run("serve", own_run, "--port", 0)
+    assert code == 2
+    assert f"rows are from {place}" in said
+
+
+def test_a_folder_whose_pictures_have_paths_is_not_walked(own_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_run, "load_problem", lambda *_: pytest.fail("the data are read again"))
+    assert open_run(own_run).problem.table.has_images
+
+
+@pytest.mark.parametrize("name", ["predictions.csv", "classes.csv", "report.html"])
+def test_an_edit_counts_though_a_table_cannot_be_written(own_run: Path, name: str, run: Command) -> None:
+    (own_run / name).unlink()
+    (own_run / name).mkdir()
+    code, out, said = run("edit", own_run, "rename", "a", "zero")
+    assert code == 2
+    assert "a is now called zero" in out
+    assert said.count("\n") == 1
+    assert "The edit is saved" in said
+    assert f"{name} cannot be written: Is a directory" in said
+    assert Edits.load(own_run).names["a"] == "zero"
+    (own_run / name).rmdir()
+    assert run("edit", own_run, "rename", "b", "one")[0] == 0
+    assert (own_run / "predictions.csv").read_text().count("zero") > 0
+
+
+def test_corrections_count_though_a_table_cannot_be_written(own_run: Path, run: Command, tmp_path: Path) -> None:
+    (own_run / "classes.csv").unlink()
+    (own_run / "classes.csv").mkdir()
+    (tmp_path / "corrections.csv").write_text("file,label\n000.png,a\n")
+    code, _, said = run("relabel", own_run, tmp_path / "corrections.csv", "--no-report")
+    assert (code, said.count("\n")) == (2, 1)
+    assert "The edit is saved" in said
+    assert Edits.load(own_run).moves == {"000.png": "a"}
+
+
+def test_the_server_answers_an_edit_whose_tables_cannot_be_written(own_run: Path) -> None:
+    from fastapi.testclient import TestClient
+
+    from rowssl.serve.app import create_app
+    from rowssl.serve.served import Served
+
+    with TestClient(create_app(Served(own_run, device="cpu")), base_url="http://127.0.0.1:8000") as client:
+        (own_run / "classes.csv").unlink()
+        os.mkfifo(own_run / "classes.csv")
+        assert client.get("/classes.csv").status_code == 404
+        (own_run / "classes.csv").unlink()
+        (own_run / "classes.csv").mkdir()
+        found = client.patch("/classes/a", json={"name": "zero"})
+        assert found.status_code == 200, found.text
+        assert "The edit is saved" in found.json()["problems"][0]

@@ -18,6 +18,7 @@ from hostile import refused
 from rowssl import edit_run
 from rowssl.checkpoint import own_hash, read_directory, write_directory, write_text
 from rowssl.edits import Edits
+from rowssl.errors import InputError
 from rowssl.model import load_model
 
 Command = Callable[..., tuple[int, str, str]]
@@ -96,6 +97,7 @@ SIZES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a feature of no width": lambda facts: facts["encoder"].update(out_dim=0),
     "width as a text": lambda facts: facts["encoder"].update(out_dim="8"),
     "width as a truth": lambda facts: facts["encoder"].update(out_dim=True),
+    "endless adapter": lambda facts: facts["encoder"].update(tail=f"adapter:{'9' * 5000}"),
     "wide adapter": lambda facts: facts["encoder"].update(tail="adapter:1000000000"),
     "no adapter": lambda facts: facts["encoder"].update(tail=["adapter"]),
     "large picture": lambda facts: facts["encoder"].update(asked_size=10**9),
@@ -172,6 +174,22 @@ def test_a_manifest_without_an_end(own_run: Path) -> None:
         (own_run / "model" / "manifest.json").write_text(text)
         with refused("manifest"):
             load_model(own_run)
+
+
+def test_manifests_of_any_depth(own_run: Path) -> None:
+    """Just below the depth that cannot be read lie some that can, but not be written again for their hash."""
+    path = own_run / "model" / "manifest.json"
+    whole, said = path.read_text(), set()
+    for depth in range(700, 1000):
+        path.write_text(whole.replace("{", f'{{"deep": {"[" * depth}{"]" * depth},', 1))
+        with pytest.raises(InputError, match=r"manifest\.json") as caught:
+            load_model(own_run)
+        said.add(str(caught.value).removeprefix(str(path)))
+    assert said == {
+        " is damaged: it is not what was written.",
+        " is nested too deeply to be read.",
+        " is missing or damaged.",
+    }
 
 
 def split(class_id: str, parts: list[Any], rows: Any, temperature: Any = 0.1) -> dict[str, Any]:

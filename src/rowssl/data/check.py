@@ -248,10 +248,11 @@ def print_report(report: CheckReport, console: Console) -> None:
 
 def save_bars(report: CheckReport, path: str | Path) -> Path:
     """Write the class sizes as bars, the largest first, to an SVG file."""
+    from ..checkpoint import write_text  # brings torch along
+
     ordered = _by_size(report)
     height = 18 if len(ordered) <= 60 else 4  # names need room; beyond 60 classes the shape is what matters
     left, width, top = (190, 460, 34) if height == 18 else (20, 630, 34)
-    largest = max((count for _, count in ordered), default=1)
     title = escape(printable(f"{report.labelled:,} labelled rows in {_count(report.classes, 'class', 'classes')}"))
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="720" height="{top + height * len(ordered) + 12}" '
@@ -260,7 +261,7 @@ def save_bars(report: CheckReport, path: str | Path) -> Path:
         f'<text x="20" y="20" font-size="14" fill="#222222">{title}</text>',
     ]
     for i, (raw, count) in enumerate(ordered):
-        y, length, name = top + i * height, max(1.0, width * count / largest), escape(printable(raw))
+        y, length, name = top + i * height, max(1.0, width * count / ordered[0][1]), escape(printable(raw))
         lines.append(f'<g><title>{name}: {count:,}</title><rect x="{left}" y="{y}" width="{length:.1f}" ')
         lines[-1] += f'height="{height - (4 if height == 18 else 1)}" fill="#3b6ea5"/>'
         if height == 18:
@@ -268,7 +269,7 @@ def save_bars(report: CheckReport, path: str | Path) -> Path:
             lines[-1] += f'<text x="{left - 8}" y="{y + 11}" text-anchor="end" fill="#222222">{short}</text>'
             lines[-1] += f'<text x="{left + length + 6:.1f}" y="{y + 11}" fill="#555555">{count:,}</text>'
         lines[-1] += "</g>"
-    Path(path).write_text("\n".join([*lines, "</svg>", ""]), encoding="utf-8")
+    write_text(Path(path), "\n".join([*lines, "</svg>", ""]))
     return Path(path)
 
 

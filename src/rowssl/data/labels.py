@@ -75,7 +75,9 @@ def read_csv(path: Path) -> CsvFile:
     try:
         records.extend(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
     except csv.Error as error:
-        raise InputError(f"{name} is not a well-formed CSV file near row {len(records) + 1}: {printable(str(error))}") from None
+        raise InputError(
+            f"{name} is not a well-formed CSV file near row {len(records) + 1}: {printable(str(error))}"
+        ) from None
     if not records or not any(cell.strip() for cell in records[0]):
         raise InputError(f"{name} has no first row that names the columns")
     columns = [cell.strip() for cell in records[0]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from rowssl.edit_run import Changed
 from rowssl.edits import FILE, Edits
 from rowssl.errors import ImageError, InputError
 from rowssl.model import Prediction, load_model
+from rowssl.plain_files import read_plain
 from rowssl.results import typical_rows
 from rowssl.run_folder import locked, run_folder
 from rowssl.serve.models import Answer, ClassPage, ClassRef, ClassSummary, Member, Neighbour, Overview
@@ -238,11 +238,8 @@ class Served:
         """The table of classes, all of it from one moment: an edit replaces the file."""
         path = self.folder / "classes.csv"
         try:
-            with open(
-                path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NOFOLLOW", 0))
-            ) as file:
-                return file.read()  # a link could lead to any file of this machine
-        except OSError:
+            return read_plain(path)  # a link could lead to any file of this machine
+        except InputError:
             raise NotThere("classes.csv is no longer there.") from None
 
     def edit(self, work: Callable[[], Changed]) -> tuple[Overview, tuple[str, ...]]:
