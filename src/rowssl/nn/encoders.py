@@ -239,13 +239,13 @@ def build_encoder(
     if fold is not None:
         fold()
     trunk = Frozen(parts.trunk)
-    sample = (
-        torch.zeros(1, 3, recipe.image_size, recipe.image_size)
-        if recipe.image_size
-        else torch.zeros(1, embedding_dim or 0)
-    )
-    with torch.no_grad():
-        shape = tuple(trunk(sample).shape[1:])
+    side = recipe.image_size
+    sample = torch.zeros(1, 3, side, side) if side else torch.zeros(1, embedding_dim or 0)
+    try:
+        with torch.no_grad():
+            shape = tuple(trunk(sample).shape[1:])
+    except Exception as error:  # a stranger's config.json may fit its weights and still make no network
+        raise InputError(f"encoder {spec} cannot work with {side} px pictures: {weights.one_line(error)}") from None
     head = parts.tail or AdapterTail(shape[0], width, seed=seed)
     out_dim = head.out_dim
     assert isinstance(out_dim, int)

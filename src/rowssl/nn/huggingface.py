@@ -1,12 +1,14 @@
 """Encoders from Hugging Face folders: ResNet, ConvNeXt, ViT, DINOv2 and v3, CLIP's vision tower, cut in two.
 
-Only safetensors are read, no code from a repository is ever run, and a folder on disk needs no network.
+Only safetensors are read, no code from a repository is ever run, and a folder on disk needs no network. A folder may be
+a stranger's: no network is built that is larger than the weights there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +17,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.overrides import TorchFunctionMode
 
 from rowssl.errors import InputError
+from rowssl.model_checks import is_whole
 from rowssl.nn.encoders import Parts, check_size, parse_tail, refuse
 from rowssl.nn.model_folder import CONVOLUTIONAL, folder_of, read_config, read_preprocessing
 from rowssl.nn.resnet import load_resnet
 from rowssl.nn.tails import Pool, StageTail
 from rowssl.nn.vit import Block, LastBlocks
+from rowssl.nn.weight_files import check_values, one_line, stored_sizes
+from rowssl.nn.weights import DEEPEST
+
+LARGEST = 2**18  # of the numbers in a config.json, where the words of a tokenizer are counted too
+# Entries by which transformers would read other files than the ones that are looked at here.
+ELSEWHERE = {"configuration_files", "transformers_weights"}
 
 # How the layers of these transformers name their parts, in old and new releases of the package -> names of `Block`.
 RENAMES = [
@@ -51,6 +61,48 @@ def _quiet(logging: Any) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+def check_numbers(folder: Path) -> None:
+    """An InputError unless a config.json holds numbers that an encoder could have: transformers counts up to some of them."""
+    path = folder / "config.json"
+    left = [("", json.loads(path.read_text(encoding="utf-8")))]
+    while left:
+        name, value = left.pop()
+        if isinstance(value, dict):
+            left += value.items()
+        elif isinstance(value, list):
+            left += ((name, one) for one in value)
+        if name in ELSEWHERE or (type(value) is int and abs(value) > LARGEST):
+            raise InputError(f"{path} has a {one_line(name)} that no encoder has")
+
+
+class _ReadableSteps(TorchFunctionMode):
+    """Keeps torch.linspace off the device "meta": older releases of transformers read what it gives them while they build."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        device = {"device": "cpu"} if func is torch.linspace else {}
+        return func(*args, **{**device, **(kwargs or {})})
+
+
+def check_room(folder: Path, settings: Any, build: Any) -> None:
+    """An InputError unless the network that `build` makes of the settings has about as many weights as the folder holds."""
+    stored = stored_sizes(folder)
+    # Each kind has one of the two; a config.json may name both.
+    depths = [*getattr(settings, "depths", ()), getattr(settings, "num_hidden_layers", 0)]
+    if not all(is_whole(depth, 0, DEEPEST) for depth in depths) or not 1 <= sum(depths) <= min(len(stored), DEEPEST):
+        raise InputError(f"{folder} cannot be loaded as an encoder: config.json asks for more layers than there are")
+    if not is_whole(getattr(settings, "num_attention_heads", 1), 1, LARGEST):
+        raise InputError(
+            f"{folder} cannot be loaded as an encoder: config.json does not say what num_attention_heads is"
+        )
+    with torch.device("meta"), _ReadableSteps():  # nothing is drawn, nothing allocated
+        asked = sum(value.numel() for value in build(settings).parameters())
+    held = sum(stored.values())
+    if asked > 2 * held:  # a pooler may be lacking, and which other weights do is told once the rest is loaded
+        raise InputError(
+            f"{folder} cannot be loaded as an encoder: config.json asks for {asked} weights where its files hold {held}"
+        )
+
+
 def load_model(folder: Path, kind: str) -> nn.Module:
     """The model of a folder in float32 and evaluation mode, with every weight it uses read from safetensors."""
     try:
@@ -58,24 +110,29 @@ def load_model(folder: Path, kind: str) -> nn.Module:
     except ImportError:
         raise InputError(f"{folder} needs a package: pip install 'rowssl[hf]'") from None
     modern = tuple(int(part) for part in transformers.__version__.split(".")[:2]) >= (4, 56)
-    factory = transformers.CLIPVisionModel if kind == "clip" else transformers.AutoModel
+    automatic = kind != "clip"
+    factory = transformers.AutoModel if automatic else transformers.CLIPVisionModel
+    check_numbers(folder)
     try:
         # The initial weights of parts that a checkpoint lacks are drawn from the global state: put it back.
         with torch.random.fork_rng(devices=[]), _quiet(transformers.utils.logging):
-            options = {"dtype" if modern else "torch_dtype": torch.float32, "output_loading_info": True}
-            options |= {"local_files_only": True, "use_safetensors": True}
-            if factory is transformers.AutoModel:
-                options["trust_remote_code"] = False
-            model, report = factory.from_pretrained(str(folder), **options)
+            local = {"local_files_only": True, **({"trust_remote_code": False} if automatic else {})}
+            configuration = transformers.AutoConfig if automatic else transformers.CLIPVisionConfig
+            settings = configuration.from_pretrained(str(folder), **local)
+            check_room(folder, settings, factory.from_config if automatic else factory)
+            options = {"dtype" if modern else "torch_dtype": torch.float32, "output_loading_info": True, **local}
+            model, report = factory.from_pretrained(str(folder), config=settings, use_safetensors=True, **options)
+    except InputError:
+        raise
     except Exception as error:
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        raise InputError(f"{folder} cannot be loaded as an encoder: {reason}") from None
+        raise InputError(f"{folder} cannot be loaded as an encoder: {one_line(error)}") from None
     missing = [str(name) for name in report["missing_keys"] if not str(name).startswith("pooler.")]
     missing += [str(entry) for entry in report.get("mismatched_keys", ())]
     if missing:
         raise InputError(f"{folder} lacks weights of its own model, `{sorted(missing)[0]}` among them")
     if isinstance(getattr(getattr(model, "pooler", None), "dense", None), nn.Linear):
         model.pooler = None  # ViT's extra layer on CLS: often random, never used here
+    check_values(model.state_dict(), folder)
     return model.eval()
 
 
@@ -194,7 +251,10 @@ def open_huggingface(spec: str, tail: str, image_size: int | None) -> Parts:
         return Parts(trunk, stage, "map" if train_stage else "pooled", recipe, config)
     if wanted == "stage":
         raise refuse(spec, tail, "blocks:K or adapter")
-    check_size(recipe.image_size, config.get("patch_size"), spec)
+    patch = config.get("patch_size")
+    if patch is not None and not is_whole(patch, 1, LARGEST):
+        raise InputError(f"{folder} cannot be loaded as an encoder: config.json does not say what patch_size is")
+    check_size(recipe.image_size, patch, spec)
     model, count = load_model(folder, kind), count or 1
     if wanted in {"auto", "blocks"}:
         try:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from rowssl.errors import InputError
 from rowssl.model_checks import is_whole
-from rowssl.nn.weights import FILE, read_state
+from rowssl.nn.weight_files import FILE, read_state
+from rowssl.nn.weights import DEEPEST, WIDEST
 
 # What ResNetConfig takes where a config.json is silent.
 DEFAULTS: dict[str, Any] = {
@@ -27,9 +28,6 @@ DEFAULTS: dict[str, Any] = {
     "downsample_in_first_stage": False,
     "downsample_in_bottleneck": False,
 }
-
-
-WIDEST = 2**16
 
 
 class Convolution(nn.Module):
@@ -128,7 +126,7 @@ def _unusable(config: dict[str, Any], tensors: int) -> str:
         and isinstance(sizes, list)
         and len(depths) == len(sizes)
         and all(is_whole(depth, 1, tensors) for depth in depths)
-        and sum(depths) <= tensors,
+        and sum(depths) <= min(tensors, DEEPEST),
         **{name: isinstance(config[name], bool) for name in ("downsample_in_first_stage", "downsample_in_bottleneck")},
     }
     return next((name for name, usable in fine.items() if not usable), "")

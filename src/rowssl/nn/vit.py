@@ -270,5 +270,5 @@ def split_vit(vit: ViT, last: int) -> tuple[TokenTrunk, LastBlocks]:
 
 def square_side(count: int) -> int | None:
     """The side of a square of `count` patches, or None when it is no square."""
-    side = math.isqrt(count)
-    return side if side * side == count else None
+    side = math.isqrt(max(count, 0))
+    return side if side > 0 and side * side == count else None

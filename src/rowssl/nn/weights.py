@@ -1,7 +1,8 @@
 """Where published ViT weights come from, how a file is checked, and how its names become those of `ViT`.
 
 Weights are read from safetensors, or from a `.pth` of bare tensors (`torch.load(weights_only=True)`); nothing else is
-unpickled. A downloaded file must have the sha256 that is pinned below, or that a lock file recorded at first sight.
+unpickled. A downloaded file must have the sha256 that is pinned below, or that a lock file recorded at first sight. Any
+other file may be a stranger's: nothing is built that its tensors could not fill.
 """
 
 from __future__ import annotations
@@ -11,18 +12,23 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rowssl.errors import InputError
+from rowssl.nn.weight_files import FILE, one_line, read_state
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rowssl.nn.vit import Architecture, ViT
 
-FILE = "model.safetensors"
+# The parameters that tell the sizes of a ViT, and how many dimensions each has; the last two are not in every model.
+TELLING = {"cls_token": 3, "pos_embed": 3, "patch_embed.proj.weight": 4, "blocks.0.mlp.fc1.weight": 2, "norm.weight": 1}
+TELLING_IF_THERE = {"register_tokens": 3, "reg_token": 3}
+WIDEST, DEEPEST = 2**16, 512  # far more than any encoder has: to build more for a stranger would only take long
 
 
 @dataclass(frozen=True)
@@ -92,9 +98,7 @@ def hub_answers(repository: str) -> bool:
         from huggingface_hub import HfApi
 
         HfApi().model_info(repository, timeout=5)
-    except (
-        Exception
-    ):  # no package, no network, a proxy that refuses, no such repository: each means it cannot be had now
+    except Exception:  # no package, no network, a proxy that refuses, no such repository: it cannot be had now
         return False
     return True
 
@@ -180,26 +184,6 @@ def verify(path: Path, key: str, *, expected: str | None = None) -> str:
     return found
 
 
-def read_state(path: Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file, or of a .pth file that holds a flat dictionary of them and nothing else."""
-    import torch
-
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise InputError(
-            f"{path} cannot be read as weights (a .safetensors file, or a .pth of bare tensors): "
-            f"{str(error).splitlines()[0][:160]}"
-        ) from None
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise InputError(f"{path} is not a flat dictionary of tensors: save the backbone's state_dict alone")
-    return state
-
-
 def to_dino_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Rename timm's parameters of DINO and DINOv2 to the published ones; published files pass through unchanged.
 
@@ -216,24 +200,39 @@ def to_dino_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
         from rowssl.nn.vit import square_side
 
         position, cls = state["pos_embed"], state["cls_token"]
-        if square_side(position.shape[1] - 1) is None and square_side(position.shape[1]) is not None:
+        without = square_side(position.shape[1] - 1) is None and square_side(position.shape[1]) is not None
+        if without and cls.shape[::2] == position.shape[::2]:
             state["pos_embed"] = torch.cat([torch.zeros_like(cls), position], dim=1)
         if "blocks.0.ls1.gamma" in state:
             state.setdefault("mask_token", torch.zeros_like(cls[0]))
     return state
 
 
+def _depth_of(names: Iterable[str]) -> int | None:
+    """How many blocks parameters of these names belong to; None unless every one from 0 on is there."""
+    numbers = {name.split(".")[1] for name in names if name.startswith("blocks.")}
+    depth = min(len(numbers), DEEPEST)
+    return depth if numbers == {str(number) for number in range(depth)} else None
+
+
+def _unlike_a_vit(state: Mapping[str, Tensor]) -> str:
+    """What is wrong with the parameters that tell the sizes of a ViT, as part of a sentence; empty if nothing is."""
+    for name, dimensions in {**TELLING, **TELLING_IF_THERE}.items():
+        if name not in state and name in TELLING:
+            return f"no `{name}`"
+        shape = tuple(state[name].shape) if name in state else (1,) * dimensions
+        if len(shape) != dimensions or not all(1 <= size <= WIDEST for size in shape):
+            return f"`{name}` is {shape}"
+    return ""
+
+
 def infer_architecture(state: dict[str, Tensor], path: Path) -> Architecture:
     """The architecture behind a state dictionary with DINO's names; heads are 64 wide in every published model."""
     from rowssl.nn.vit import Architecture, square_side
 
-    wanted = ("cls_token", "pos_embed", "patch_embed.proj.weight", "blocks.0.mlp.fc1.weight", "norm.weight")
-    missing = [name for name in wanted if name not in state]
-    if missing:
-        raise InputError(
-            f"{path} is not a ViT with DINO's parameter names (no `{missing[0]}`): "
-            "give a Hugging Face model as its whole folder, config.json included"
-        )
+    depth = _depth_of(state)
+    if depth is None:
+        raise InputError(f"{path} is not a ViT with DINO's parameter names: its blocks are not 0, 1, 2 and so on")
     dim, _, patch, _ = state["patch_embed.proj.weight"].shape
     grid = square_side(state["pos_embed"].shape[1] - 1)
     if grid is None or dim % 64:
@@ -242,7 +241,7 @@ def infer_architecture(state: dict[str, Tensor], path: Path) -> Architecture:
     plain = Architecture(
         patch=patch,
         dim=dim,
-        depth=1 + max(int(name.split(".")[1]) for name in state if name.startswith("blocks.")),
+        depth=depth,
         heads=dim // 64,
         hidden=state["blocks.0.mlp.fc1.weight"].shape[0],
         grid=grid,
@@ -253,23 +252,45 @@ def infer_architecture(state: dict[str, Tensor], path: Path) -> Architecture:
     return replace(plain, position_offset=0.0, position_antialias=True) if registers else plain
 
 
+def _shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter, from a ViT of one block: all of them are alike, and a stranger may name many."""
+    import torch
+
+    from rowssl.nn.vit import ViT
+
+    with torch.device("meta"):
+        one = ViT(replace(architecture, depth=1)).state_dict()
+    return {
+        name.replace("blocks.0.", f"blocks.{number}."): tuple(value.shape)
+        for name, value in one.items()
+        for number in range(architecture.depth if name.startswith("blocks.") else 1)
+    }
+
+
 def load_vit(path: Path, architecture: Architecture | None = None) -> ViT:
     """A `ViT` with the weights of a file, every name and shape matched; the architecture is inferred if not given."""
     import torch
 
     from rowssl.nn.vit import ViT
 
-    state = to_dino_names(read_state(path))
-    with torch.device("meta"):  # neither memory nor random numbers for weights that are replaced at once
-        vit = ViT(architecture or infer_architecture(state, path))
-    expected = {name: tuple(value.shape) for name, value in vit.state_dict().items()}
+    state = read_state(path)
+    if wrong_shape := _unlike_a_vit(state):
+        raise InputError(
+            f"{path} is not a ViT with DINO's parameter names ({wrong_shape}): "
+            "give a Hugging Face model as its whole folder, config.json included"
+        )
+    state = to_dino_names(state)
+    architecture = architecture or infer_architecture(state, path)
+    expected = _shapes(architecture)
     found = {name: tuple(value.shape) for name, value in state.items()}
     wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     if wrong:
         name = wrong[0]
         raise InputError(
-            f"{path} does not fit: `{name}` is {found.get(name, 'missing')} where {expected.get(name, 'nothing')} is "
+            f"{path} does not fit: `{one_line(name)}` is {found.get(name, 'missing')} where {expected.get(name, 'nothing')} is "
             f"expected ({len(wrong)} parameters differ)"
         )
+    with torch.device("meta"):  # neither memory nor random numbers for weights that are replaced at once
+        vit = ViT(architecture)
     vit.load_state_dict(state, strict=True, assign=True)
     return vit
