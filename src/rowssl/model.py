@@ -24,7 +24,7 @@ from rowssl.nn.heads import CosineClassifier
 from rowssl.nn.reduce import Reduction
 from rowssl.nn.tails import AdapterTail
 from rowssl.results import TEMPERATURE
-from rowssl.run_folder import check_model_facts, model_folder, readable
+from rowssl.run_folder import check_model_facts, model_folder
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -223,8 +223,7 @@ def load_model(run_or_model_dir: str | Path, *, encoder: str | None = None, devi
         One sentence: what is missing, damaged or of another version.
     """
     folder = model_folder(run_or_model_dir)
-    with readable(folder):
-        tensors, facts = read_directory(folder)
+    tensors, facts = read_directory(folder)
     check_model_facts(facts, folder)
     check_sizes(facts, tensors, folder)
     edits = Edits.load(folder)

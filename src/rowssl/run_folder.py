@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from rowssl.checkpoint import check_format, read_manifest
 from rowssl.errors import InputError
-from rowssl.plain_files import LARGEST_MANIFEST, require_plain
+from rowssl.plain_files import require_plain
 
 LOCK = ".lock"
 GROWING = ("checkpoints", "tensorboard")  # folders that a run writes into while it trains
@@ -72,21 +72,9 @@ def check_model_facts(facts: dict[str, Any], folder: Path) -> None:
 def read_model_facts(path: str | Path) -> dict[str, Any]:
     """Checked facts of a model, without its tensors."""
     folder = model_folder(path)
-    with readable(folder):
-        facts = read_manifest(folder)
+    facts = read_manifest(folder)
     check_model_facts(facts, folder)
     return facts
-
-
-@contextmanager
-def readable(folder: Path) -> Iterator[None]:
-    """Around the reading of model/ or answers/: a manifest that nobody could come to the end of is an InputError."""
-    manifest = folder / "manifest.json"
-    require_plain(manifest, LARGEST_MANIFEST)
-    try:
-        yield
-    except RecursionError as error:
-        raise InputError(f"{manifest} is nested too deeply to be read.") from error
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from rowssl.nn.heads import CosineClassifier
 from rowssl.plain_files import read_json, require_plain
 from rowssl.problem import Problem, load_problem
 from rowssl.results import Answers, ClassIds
-from rowssl.run_folder import model_folder, readable, run_folder
+from rowssl.run_folder import model_folder, run_folder
 
 ANSWERS_FORMAT = 1  # of answers/, which `run_files.save_answers` writes
 CHUNK = 4096
@@ -78,8 +78,7 @@ def open_run(run: str | Path, edits: Edits | None = None, *, images: bool = True
 
 def _read(folder: Path, edits: Edits, images: bool) -> StoredRun:
     """As `open_run`; what a stranger wrote may still be anything where it is not checked here."""
-    with readable(folder / "answers"):
-        tensors, facts = read_directory(folder / "answers")
+    tensors, facts = read_directory(folder / "answers")
     check_format(facts.get("answers_format"), ANSWERS_FORMAT, folder / "answers")
     if facts.get("identity") != edits.model:
         raise InputError(
@@ -176,8 +175,7 @@ class EditedHeads:
     """Stored features in terms of the edited classes, by the trained heads; in parts, so that no rows x classes are held."""
 
     def __init__(self, edits: Edits, run: str | Path) -> None:
-        with readable(model_folder(run)):
-            tensors, facts = read_directory(model_folder(run))
+        tensors, facts = read_directory(model_folder(run))
         check_sizes(facts, tensors, model_folder(run))
         self.edits, self.temperature = edits, facts["temperature"]
         self.classifier = CosineClassifier(facts["encoder"]["out_dim"], len(facts["classes"]))
