@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,10 +21,15 @@ class Centred:
     """
 
     def __init__(self, x: Tensor, mean: Tensor, rows: Tensor | None = None) -> None:
-        self.x, self.mean, self.rows, self.near = x, mean, rows, False
-        if len(self):
-            spread = self[torch.arange(0, len(self), max(1, len(self) // 1024), device=x.device)].square().sum(1).mean()
-            self.near = bool(mean.square().sum() <= FAR**2 * spread)
+        self.x, self.mean, self.rows = x, mean, rows
+
+    @cached_property
+    def near(self) -> bool:
+        """Whether the mean is no longer than a few times the spread, by some of the rows."""
+        some = torch.arange(0, len(self), max(1, len(self) // 1024), device=self.x.device)
+        return bool(
+            self.mean.square().sum() <= FAR**2 * self[some].square().sum(1).mean()
+        )  # of no rows: no number, False
 
     def __len__(self) -> int:
         return len(self.x) if self.rows is None else len(self.rows)

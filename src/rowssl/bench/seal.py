@@ -14,6 +14,7 @@ from typing import Any
 from rowssl.bench.sample import FOLDER as SAMPLE
 from rowssl.checkpoint import own_hash, sha256_of, write_text
 from rowssl.errors import InputError
+from rowssl.plain_files import read_json
 
 FILE = "cell.json"
 KEYS_WITHOUT_HASHES = frozenset(
@@ -32,8 +33,8 @@ class DamagedError(InputError):
 def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file; DamagedError if there is none."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        content = read_json(path)
+    except InputError as error:
         raise DamagedError(path, "it cannot be read as JSON") from error
     if not isinstance(content, dict):
         raise DamagedError(path, "it holds something else")
