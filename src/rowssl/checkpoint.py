@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from errno import EINVAL, ENOSYS, EOPNOTSUPP
@@ -60,6 +61,7 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
         sync(temporary)
         os.replace(temporary, path)
+        sync(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
@@ -130,7 +132,7 @@ def tidy(folder: Path) -> None:
     """Remove what killed processes left half written in a folder; put back what one had moved aside to replace it."""
     for stray in folder.glob(".*.tmp"):
         made = TEMPORARY.fullmatch(stray.name)
-        if made is None or _lives(int(made["process"])):  # not ours, or not left behind
+        if made is None or _lives(int(made["process"]), stray):  # not ours, or not left behind
             continue
         if made["old"] and not (folder / made["name"]).exists():
             os.replace(stray, folder / made["name"])
@@ -138,15 +140,28 @@ def tidy(folder: Path) -> None:
             remove(stray)
 
 
-def _lives(process: int) -> bool:
-    """Whether another process of this number is there: what it has begun is not ours to remove."""
+def _lives(process: int, begun: Path) -> bool:
+    """Whether another process, which may have begun this file, is there: it is not ours to remove."""
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+        later = (
+            _started(process) > begun.lstat().st_mtime + 1
+        )  # somebody else got the number of the one that was killed
+    except (ProcessLookupError, FileNotFoundError):
         return False
     except (PermissionError, OverflowError):
         return True
-    return process != os.getpid()
+    return process != os.getpid() and not later
+
+
+def _started(process: int) -> float:
+    """When a process started, in seconds since 1970, where the system tells (Linux); else long ago."""
+    try:
+        ticks = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+        up = float(Path("/proc/uptime").read_text().split()[0])
+    except (OSError, IndexError):
+        return 0.0
+    return time.time() - up + int(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def own_hash(content: Mapping[str, Any]) -> str:

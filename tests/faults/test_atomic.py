@@ -139,6 +139,16 @@ def test_what_another_process_is_writing_is_left_alone(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [its]
 
 
+def test_a_killed_writer_whose_number_another_process_got_is_no_excuse(tmp_path: Path) -> None:
+    """Numbers of processes come back, soon in a container: one that started after the file was left did not begin it."""
+    left, begun = tmp_path / ".edits.json.1.tmp", tmp_path / ".model.1.tmp"
+    left.touch()
+    os.utime(left, (1e9, 1e9))  # in 2001
+    begun.mkdir()
+    tidy(tmp_path)
+    assert sorted(tmp_path.iterdir()) == [begun]
+
+
 @pytest.mark.parametrize("fault", ["full", "read-only"])
 def test_a_disk_that_takes_no_more(
     fault: str, small_disk: Path, forked: Forked, embeddings: Path, tmp_path: Path

@@ -12,6 +12,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from rowssl.errors import InputError
+from rowssl.nn import weights
 from rowssl.nn.encoders import available_encoders, best_available, build_encoder
 from rowssl.nn.tails import AdapterTail, BlockTail
 from rowssl.nn.vit import Architecture, ViT
@@ -197,10 +198,15 @@ def test_errors_are_one_sentence(spec: str, options: dict, message: str, empty_m
     assert "\n" not in str(caught.value)
 
 
-def test_best_available_without_weights_or_network(empty_machine: Path) -> None:
+def test_what_is_chosen_without_being_asked_is_never_fetched(
+    empty_machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(weights, "hub_answers", lambda name: pytest.fail(f"huggingface.co was asked for {name}"))
     assert best_available(False)[0] == "identity"
     spec, reason = best_available(True, 500)
     assert spec == "convnet"
     assert "hf download timm/vit_base_patch16_224.dino" in reason
+    assert "`--encoder dino_vitb16`, which fetches" in reason
     assert "500 px" in reason
     assert [row.spec for row in available_encoders() if row.works] == ["convnet", "pixels", "identity"]

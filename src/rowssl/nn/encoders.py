@@ -273,7 +273,7 @@ def available_encoders() -> list[Availability]:
 
 
 def best_available(has_images: bool, image_size: int | None = None) -> tuple[str, str]:
-    """The encoder to use when none is asked for, and one sentence that says why.
+    """The encoder to use when none is asked for, and one sentence that says why: nothing is fetched that nobody named.
 
     Parameters
     ----------
@@ -288,12 +288,11 @@ def best_available(has_images: bool, image_size: int | None = None) -> tuple[str
     here = [row.spec for row in available_encoders() if row.works and row.spec in weights.PUBLISHED]
     if default in here:
         return default, f"{default} is the encoder of the paper and its weights are on this machine."
-    if weights.hub_answers(weights.PUBLISHED[default].repository):
-        return default, f"{default} is the encoder of the paper; its weights are fetched once."
     if here:
         return here[0], f"{default}, the encoder of the paper, is not on this machine, but {here[0]} is."
     size = f"; your pictures of {image_size} px are shrunk for it" if image_size and image_size > 64 else ""
     return "convnet", (
         f"No pretrained encoder is on this machine, so a small network is trained from scratch{size}: features will be "
-        f"weak, and better ones come with {weights.how_to_get(default)}."
+        f"weak, and far better ones come with `--encoder {default}`, which fetches the paper's once, or with "
+        f"{weights.how_to_get(default)}."
     )
