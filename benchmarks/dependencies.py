@@ -19,11 +19,15 @@ LICENCE = "License :: OSI Approved :: "
 HEAD = """# What is installed
 
 Every distribution that the package and its extras need, itself and through others, with the version that `constraints.txt`
-pins and the licence it states. Two installs with `-c constraints.txt` on the same system are equal; `tests/faults/test_supply.py`
-compares this page and the constraints with what is installed. Made by
+pins and the licence it states. Two installs with `-c constraints.txt` from the same index on the same system are equal;
+`tests/faults/test_supply.py` compares this page and the constraints with what is installed. Made by
 ```
 python benchmarks/dependencies.py > docs/dependencies.md
 ```
+`torch` has several builds of one version. On Linux the one of pypi.org is for NVIDIA's GPUs and brings their libraries, several
+GB, whose versions torch names itself. The tests here run with the one without, which is installed by
+`pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu` before anything else.
+
 To look for known vulnerabilities, where there is a network: `pip install pip-audit; pip-audit -r constraints.txt --no-deps`.
 
 | distribution | version | needed by | licence |

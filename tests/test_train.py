@@ -74,6 +74,39 @@ def test_stop_and_resume_is_bit_for_bit_the_uninterrupted_run(name: str, problem
         assert digest(again) == digest(whole)
 
 
+class Killed(Exception):
+    pass
+
+
+@every_method
+def test_a_run_that_ends_within_an_epoch_goes_on_within_it(name: str, problem: Problem, tmp_path: Path) -> None:
+    """Weights and the mean losses of every epoch are those of the uninterrupted run."""
+    options = Optimisation(save_seconds=3600, save_within_seconds=0)
+    whole, feed = build(name, problem), feed_of(problem, epochs=4, batch_size=40)
+    assert (feed.steps, feed.steps_per_epoch) == (12, 3)
+    expected = {epoch.number: epoch.losses for epoch in train(whole, feed, options)}
+    done: list[int] = []
+    found: dict[int, dict[str, float]] = {}
+
+    def watch(steps: int) -> None:
+        done.append(steps)
+        if len(done) % 4 == 0:
+            raise Killed
+
+    for _ in range(12):
+        method = build(name, problem)
+        kept = {"checkpoints": checkpoints_in(tmp_path), "identity": "me"}
+        try:
+            for epoch in train(method, feed, options, **kept, watch=watch):
+                found[epoch.number] = epoch.losses
+            break
+        except Killed:
+            pass
+    assert done == [0, 1, 2, 3, 2, 3, 4, 5, 5, 6, 7, 8, 8, 9, 10, 11, 11, 12]  # the end of an epoch was not saved here
+    assert digest(method) == digest(whole)
+    assert found == expected
+
+
 @every_method
 def test_a_damaged_last_checkpoint_costs_one_epoch_and_nothing_else(
     name: str, problem: Problem, tmp_path: Path

@@ -88,6 +88,7 @@ class TrainConfig(Strict):
     noise: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     evaluate_every: int = Field(default=10, ge=1)
     save_seconds: float = Field(default=30.0, ge=0)
+    save_within_seconds: float = Field(default=120.0, ge=0)
     device: str = "auto"
 
 
@@ -109,8 +110,8 @@ class RunConfig(Strict):
         what the defaults come to for some data is one of the facts. Version 1 kept them.
         """
         content = self.model_dump(mode="json", exclude_defaults=version > 1)
-        beside = (("train", "save_seconds"), ("train", "evaluate_every"), ("encoder", "cache"), ("data", "max_bad"),
-                  ("encoder", "cache_workers"))  # fmt: skip
+        beside = (("train", "save_seconds"), ("train", "save_within_seconds"), ("train", "evaluate_every"),
+                  ("encoder", "cache"), ("encoder", "cache_workers"), ("data", "max_bad"))  # fmt: skip
         for group, name in beside:
             content.get(group, {}).pop(name, None)
         content.pop("start", None)  # its place decides nothing, its content is one of the facts

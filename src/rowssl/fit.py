@@ -250,22 +250,27 @@ def run_training(
         momentum=config.train.momentum,
         weight_decay=config.train.weight_decay,
         save_seconds=config.train.save_seconds,
+        save_within_seconds=config.train.save_within_seconds,
     )
     checkpoints = None if out is None else Checkpoints(out / "checkpoints")
     log = EpochLog(out / "metrics.jsonl" if out is not None and distributed.rank() == 0 else None)
     shown = bar(f"training {config.method.name}, epoch", feed.epochs, enabled=distributed.rank() == 0)
     # Where the trunk runs in every step it has all cores, and keeps the memory of its layers.
     conditions = reused_blocks() if makes_views(feed.source) else threads_for(feed.batch_size * method.out_dim)
+
+    def watch(steps: int) -> None:
+        log.recover(checkpoints)  # at once: another kill may come before the epoch ends
+        progress.move(steps / feed.steps_per_epoch)
+
     with conditions, shown as progress:
-        for epoch in train(method, feed, options, checkpoints=checkpoints, identity=identity, older=older):
-            log.recover(checkpoints)
+        kept: dict[str, Any] = {"checkpoints": checkpoints, "identity": identity, "older": older}
+        for epoch in train(method, feed, options, **kept, watch=watch):
             row: dict[str, Any] = epoch.row()
             if epoch.number % config.train.evaluate_every == 0 or epoch.number == epoch.of:
                 row["phi"] = tail_measure(method, feed, problem)
             log.add(row)
             progress.advance(to=epoch.number, note=f"loss {sum(epoch.losses.values()):.3f}")
     log.close()
-    log.recover(checkpoints)  # also when the checkpoint was the last one and there was nothing left to train
     for problem_text in checkpoints.problems if checkpoints else ():
         say(f"passed over a damaged checkpoint: {problem_text}")
     return log.rows()

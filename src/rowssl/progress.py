@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 T = TypeVar("T")
 EVERY = 20.0
+SHOWN = 0.2  # seconds between two moves of a bar
 
 # Results go to standard output, everything that merely accompanies them to standard error.
 out = Console(highlight=False)
@@ -27,8 +28,9 @@ class Bar:
 
     def __init__(self, description: str, total: int | None, *, enabled: bool = True) -> None:
         self.description, self.total, self.enabled = description, total, enabled
-        self.done, self.note, self.began = 0, "", time.monotonic()
-        self.spoke = self.began
+        self.done, self.origin, self.note = 0.0, 0.0, ""
+        self.began = self.spoke = time.monotonic()
+        self.moved: float | None = None
         self.display: Progress | None = None
 
     def __enter__(self) -> Bar:
@@ -53,7 +55,17 @@ class Bar:
         if self.display is not None:
             self.display.stop()
 
-    def advance(self, by: int = 1, *, to: int | None = None, note: str | None = None) -> None:
+    def move(self, to: float) -> None:
+        """To a place, which may lie between two steps. May be called often; the first place is where the work begins."""
+        now = time.monotonic()
+        if self.moved is None:
+            self.origin, self.began = to, now
+        elif now - self.moved < SHOWN:
+            return
+        self.moved = now
+        self.advance(to=to)
+
+    def advance(self, by: int = 1, *, to: float | None = None, note: str | None = None) -> None:
         """One step further, or to a place; `note` is shown behind."""
         self.done = self.done + by if to is None else to
         self.note = self.note if note is None else note
@@ -66,10 +78,11 @@ class Bar:
     def line(self) -> str:
         """The display as one line of a log."""
         elapsed = time.monotonic() - self.began
-        text = f"{self.description}: {self.done:,}"
+        place = f"{self.done:,.0f}" if self.done == int(self.done) else f"{self.done:,.2f}"
+        text, moved = f"{self.description}: {place}", self.done - self.origin
         if self.total:
-            left = elapsed / max(self.done, 1) * (self.total - self.done)
-            text += f" of {self.total:,}, {clock(elapsed)} gone, about {clock(left)} to go"
+            left = f", about {clock(elapsed / moved * (self.total - self.done))} to go" if moved else ""
+            text += f" of {self.total:,}, {clock(elapsed)} gone{left}"
         return f"{text}  {self.note}".rstrip()
 
 

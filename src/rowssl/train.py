@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +36,8 @@ class Optimisation:
     momentum: float = 0.9
     weight_decay: float = 5e-5
     final: float = 1e-3
-    save_seconds: float = 30.0  # a checkpoint at the end of an epoch when the last one is older than this
+    save_seconds: float = 30.0  # a checkpoint at the end of an epoch when the last one is older than this,
+    save_within_seconds: float = 120.0  # and within an epoch when it is older than this
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ def train(
     checkpoints: Checkpoints | None = None,
     identity: str = "",
     older: Sequence[str] = (),
+    watch: Callable[[int], None] = lambda steps: None,
 ) -> Iterator[Epoch]:
     """Train to the last step, from the latest checkpoint if there is one, and yield after every epoch.
 
@@ -89,16 +91,20 @@ def train(
         Hash of everything that decides the result; a checkpoint of another identity is refused.
     older
         What earlier versions made of the same options; their checkpoints are used too.
+    watch
+        Told the number of steps that are done, before the first and after every one.
     """
     optimiser = build_optimiser(method, options)
     names: dict[Tensor, str] = {parameter: name for name, parameter in method.named_parameters()}
-    first = _restore(method, optimiser, names, checkpoints, (identity, *older), feed.steps)
+    first, totals, before = _restore(method, optimiser, names, checkpoints, (identity, *older), feed)
     method.train()
     if first == 0:
         method.start(feed)
     distributed.same_everywhere(method)
 
-    saved, began, totals, steps = time.monotonic(), time.monotonic(), dict[str, Tensor](), 0
+    watch(first)
+    saved = time.monotonic()
+    began = saved - before
     for step in range(first, feed.steps):
         batch = feed.batch(step)
         if step % feed.steps_per_epoch == 0:
@@ -118,23 +124,26 @@ def train(
             _stop(checkpoints, batch, result, optimiser.lr)
         optimiser.step()
         method.after_step(batch, result)
-        if batch.last_of_epoch and not torch.isfinite(size_of(list(names))):  # else the next step's loss would tell
+        due = time.monotonic() - saved > (options.save_seconds if batch.last_of_epoch else options.save_within_seconds)
+        if (due or batch.last_of_epoch) and not torch.isfinite(size_of(list(names))):  # else the next loss would tell
             _stop(checkpoints, batch, result, optimiser.lr, "A weight after the update")
 
         for name, term in result.losses.items():
             totals[name] = totals.get(name, 0.0) + term.detach()
-        steps += 1
+        seconds = time.monotonic() - began
+        facts: dict[str, object] = {"identity": identity, "seconds": seconds}
         if batch.last_of_epoch:
-            losses = {name: float(value) / steps for name, value in totals.items()}
-            rate, seconds = optimiser.lr, time.monotonic() - began
-            report = Epoch(number=batch.epoch + 1, of=batch.epochs, lr=rate, losses=losses, seconds=seconds)
-            done = step + 1 == feed.steps
-            if checkpoints and distributed.rank() == 0 and (done or time.monotonic() - saved > options.save_seconds):
-                _save(method, optimiser, names, checkpoints, step + 1, {"identity": identity, "epoch": report.row()})
-                saved = time.monotonic()
+            losses = {name: float(value) / feed.steps_per_epoch for name, value in totals.items()}
+            report = Epoch(number=batch.epoch + 1, of=batch.epochs, lr=optimiser.lr, losses=losses, seconds=seconds)
+            facts, totals = {"identity": identity, "epoch": report.row()}, {}
+        if checkpoints and distributed.rank() == 0 and (due or step + 1 == feed.steps):
+            _save(method, optimiser, names, checkpoints, step + 1, totals, facts)
+            saved = time.monotonic()
+        watch(step + 1)
+        if batch.last_of_epoch:
             yield report
             method.train()
-            began, totals, steps = time.monotonic(), {}, 0
+            began = time.monotonic()
 
 
 def _save(
@@ -143,10 +152,13 @@ def _save(
     names: dict[Tensor, str],
     checkpoints: Checkpoints,
     step: int,
+    totals: dict[str, Tensor],
     facts: dict[str, object],
 ) -> None:
+    """Weights, momenta, everything the method remembers, and within an epoch the sums of its losses so far."""
     momenta = {names[parameter]: momentum for parameter, momentum in optimiser.momenta.items()}
-    checkpoints.save(step, {"method": method.state_dict(), "optimiser": momenta}, facts)
+    tensors = {"method": method.state_dict(), "optimiser": momenta}
+    checkpoints.save(step, {**tensors, "totals": totals} if totals else tensors, facts)
 
 
 def _restore(
@@ -155,23 +167,27 @@ def _restore(
     names: dict[Tensor, str],
     checkpoints: Checkpoints | None,
     identities: Sequence[str],
-    steps: int,
-) -> int:
-    """Load the latest checkpoint into method and optimiser; returns the step to go on from, 0 for a new run."""
+    feed: Feed,
+) -> tuple[int, dict[str, Tensor], float]:
+    """Load the latest checkpoint into method and optimiser.
+
+    Returns the step to go on from, 0 for a new run, and of the epoch it lies in the sums of the losses and the seconds so far.
+    """
     if checkpoints is None:
-        return 0
+        return 0, {}, 0.0
     if distributed.rank() == 0:
         checkpoints.clean()
     by_name = {name: parameter for parameter, name in names.items()}
     shapes = {"method": shapes_of(method.state_dict()), "optimiser": shapes_of(by_name)}
-    found = checkpoints.latest(*identities, misfit=lambda tensors, facts: _misfit(tensors, facts, shapes, steps))
+    found = checkpoints.latest(*identities, misfit=lambda tensors, facts: _misfit(tensors, facts, shapes, feed))
     if found is None:
-        return 0
+        return 0, {}, 0.0
     tensors, facts = found
     method.load_state_dict(tensors["method"])
     for name, momentum in tensors["optimiser"].items():
         optimiser.momenta[by_name[name]] = momentum.to(by_name[name].device)
-    return int(facts["step"])
+    totals = {name: value.to(feed.device) for name, value in tensors.get("totals", {}).items()}
+    return facts["step"], totals, facts.get("seconds", 0.0)
 
 
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
@@ -182,7 +198,7 @@ def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
     return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
 
 
-def _misfit(tensors: Tensors, facts: Facts, shapes: dict[str, Shapes], steps: int) -> str:
+def _misfit(tensors: Tensors, facts: Facts, shapes: dict[str, Shapes], feed: Feed) -> str:
     """What of a checkpoint, whole as it is, cannot be loaded; nothing where it can."""
     found = {name: shapes_of(tensors.get(name, {})) for name in shapes}
     step, row = facts.get("step"), facts.get("epoch")
@@ -190,8 +206,14 @@ def _misfit(tensors: Tensors, facts: Facts, shapes: dict[str, Shapes], steps: in
         return f"its tensors are not those of the method ({_first_difference(found['method'], shapes['method'])})"
     if not found["optimiser"].items() <= shapes["optimiser"].items():
         return "its momenta are not those of the weights"
-    if type(step) is not int or not 0 < step <= steps:
+    if type(step) is not int or not 0 < step <= feed.steps:
         return "its step is none of this run's"
+    totals, within = tensors.get("totals", {}), step % feed.steps_per_epoch > 0
+    if bool(totals) != within or any(value.dim() or not value.is_floating_point() for value in totals.values()):
+        return "its sums of losses are not those of its step"
+    seconds = facts.get("seconds", 0.0)
+    if type(seconds) is not float or not 0 <= seconds < float("inf"):
+        return "its seconds are none"
     if row is not None and (not isinstance(row, dict) or type(row.get("epoch")) is not int):
         return "its line of an epoch is none"
     return ""

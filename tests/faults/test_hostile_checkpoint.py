@@ -35,6 +35,14 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "a step before the first": (lambda t, f: f.update(step=-5), "step"),
     "a step after the last": (lambda t, f: f.update(step=10**9), "step"),
     "true for a step": (lambda t, f: f.update(step=True), "step"),
+    "within an epoch and no sums": (lambda t, f: f.update(step=f["step"] - 1), "sums of losses"),
+    "sums at the end of an epoch": (lambda t, f: t.update(totals={"x": torch.ones(())}), "sums of losses"),
+    "sums of many": (
+        lambda t, f: (f.update(step=f["step"] - 1), t.update(totals={"x": torch.ones(2)})),
+        "sums of losses",
+    ),
+    "seconds in words": (lambda t, f: f.update(seconds="four"), "seconds"),
+    "seconds without end": (lambda t, f: f.update(seconds=float("inf")), "seconds"),
     "a word for an epoch": (lambda t, f: f.update(epoch="x"), "line of an epoch"),
     "an epoch without a number": (lambda t, f: f.update(epoch={"epoch": []}), "line of an epoch"),
 }
@@ -48,7 +56,9 @@ def problem() -> Problem:
 def trained(problem: Problem, checkpoints: Checkpoints | None, stop: int | None = None) -> Method:
     method = build("dts-paper", problem)
     options = Optimisation(save_seconds=0)
-    for epoch in train(method, feed_of(problem, epochs=4), options, checkpoints=checkpoints, identity="me"):
+    for epoch in train(
+        method, feed_of(problem, epochs=4, batch_size=40), options, checkpoints=checkpoints, identity="me"
+    ):
         if epoch.number == stop:
             break
     return method

@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,6 +133,8 @@ def fetch(name: str, *, sha256: str | None = None) -> Path:
     entry = PUBLISHED[name]
     path = locate(name)
     if path is None:
+        if find_spec("huggingface_hub") is None:
+            raise InputError(f"encoder `{name}` has to be fetched, which needs a package: pip install 'rowssl[hf]'")
         if not hub_answers(entry.repository):
             raise InputError(
                 f"encoder `{name}` is not on this machine and huggingface.co cannot be asked for it: where there is a "
