@@ -4,10 +4,11 @@
     python benchmarks/extraction.py --encoder ../shared/encoders/resnet50-imagenet
     python benchmarks/extraction.py --quick
 
-The program writes smooth random pictures as JPEG files. `cache` reads, decodes, augments, runs the trunk, converts to float16,
-writes and hashes, as `rowssl fit` does the first time; `trunk` runs the same number of pictures through the trunk in batches of
-the same size, from one normalised tensor that is in memory: `plain` as PyTorch does it, `reused` with freed memory kept for
-the next batch, as the cache does it (`rowssl.memory.reused_blocks`). They take turns; the cache is compared with the faster one.
+The program writes random pictures with detail of every size as JPEG files. `cache` reads, decodes, augments, runs the trunk,
+converts to float16, writes and hashes, as `rowssl fit` does the first time; `trunk` runs the same number of pictures through the
+trunk in batches of the same size, from one normalised tensor that is in memory: `plain` as PyTorch does it, `reused` with freed
+memory kept for the next batch, as the cache does it (`rowssl.memory.reused_blocks`). They take turns; the cache is compared with
+the faster one.
 """
 
 from __future__ import annotations
@@ -47,12 +48,16 @@ def vit_encoder(side: int, size: str = "s") -> Encoder:
 
 
 def write_pictures(folder: Path, count: int, side: int) -> None:
-    """Smooth random pictures of about the size and compression of photographs."""
+    """Random pictures with detail of every size, fading as in photographs (1 / frequency): about as many bytes as those take."""
     rng = np.random.default_rng(0)
     for number in range(count):
-        coarse = Image.fromarray(rng.integers(0, 255, (12, 12, 3), dtype=np.uint8))
-        picture = coarse.resize((side + number % 64, side + number % 96), Image.Resampling.BICUBIC)
-        picture.save(folder / f"{number:05d}.jpg", quality=90)
+        size = (side + number % 64, side + number % 96)
+        picture = np.full((size[1], size[0], 3), 128.0)
+        for cells in (3, 6, 12, 24, 48, 96, 192, 384):
+            octave = Image.fromarray(rng.integers(0, 255, (cells, cells, 3), dtype=np.uint8))
+            detail = np.asarray(octave.resize(size, Image.Resampling.BICUBIC), dtype=float) - 128
+            picture += detail * (1.2 / np.sqrt(cells))
+        Image.fromarray(picture.clip(0, 255).astype(np.uint8)).save(folder / f"{number:05d}.jpg", quality=90)
 
 
 def cache_seconds(table: Table, encoder: Encoder, views: int, folder: Path, batch: int) -> float:

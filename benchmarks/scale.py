@@ -1,15 +1,16 @@
 """How the cost of a fit grows with rows and classes: time per epoch, time per step, peak memory, one whole fit.
 
     python benchmarks/scale.py                 # 10k, 100k and 1M rows x 384; 100 and 1,000 classes
-    python benchmarks/scale.py --steps-only    # without the fits
+    python benchmarks/scale.py --steps-only    # without the fits; or --fits-only
     python benchmarks/scale.py --whole         # also a whole `rowssl fit` of the largest, with the schedule it chooses itself
     python benchmarks/scale.py --quick
 
 Rows are drawn around long-tailed random centres and written as one uncompressed .npz file, which is memory-mapped. An epoch
-is timed on DTS with its usual batch of 128 over `--steps` of its steps, spread over the file, times their number; the exponent
-is the slope of a least-squares line through log(seconds) over log(rows). Steps at few and at many classes take turns. Memory is
-the largest resident set of a child process that does a whole fit (`--fit-epochs`, `--fit-batch`), report included; pages of the
-file that the process has looked at count.
+is timed on DTS with its usual batch of 128 over `--steps` of its steps, which take turns between the files, times their number;
+the exponent is the slope of a least-squares line through log(seconds) over log(rows). Steps at few and at many classes take
+turns. The second half does whole fits (`--fit-epochs`, `--fit-batch`) in processes of their own, report included, and has the
+exponent of the seconds that their epochs really took. Memory is the largest resident set; pages of the file that the process has
+looked at count. `--fits-only` leaves the first half out.
 """
 
 from __future__ import annotations
@@ -124,20 +125,11 @@ def peak_of(process: int) -> int:
         return 0
 
 
-def child_fit(path: Path, classes: int, epochs: int | None, batch: int | None) -> dict[str, float]:
-    """A whole `rowssl fit` in a process of its own: seconds, peak resident memory, and whether the report is there."""
+def child_fit(path: Path, classes: int | None, epochs: int | None, batch: int | None) -> dict[str, float]:
+    """A whole `rowssl fit` in a process of its own: seconds, peak resident memory, report; without `classes` it counts them."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        command = [
-            sys.executable,
-            "-m",
-            "rowssl",
-            "fit",
-            str(path),
-            "--classes",
-            str(classes),
-            "--out",
-            f"{folder}/run",
-        ]
+        asked = [] if classes is None else ["--classes", str(classes)]
+        command = [sys.executable, "-m", "rowssl", "fit", str(path), *asked, "--out", f"{folder}/run"]
         command += [] if epochs is None else ["--epochs", str(epochs)]
         command += [] if batch is None else ["--batch-size", str(batch)]
         began = time.perf_counter()
@@ -152,8 +144,11 @@ def child_fit(path: Path, classes: int, epochs: int | None, batch: int | None) -
                 raise SystemExit(f"{' '.join(command)} failed:\n{said.read()[-2000:]}")
         run = Path(folder) / "run"
         metrics = json.loads((run / "metrics.json").read_text())
+        log = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         return {
             "seconds": time.perf_counter() - began,
+            "epoch": statistics.median(line["seconds"] for line in log),
+            "classes": metrics["classes"]["estimated"],
             "gb": most / 2**30,
             "report_mb": (run / "report.html").stat().st_size / 1e6,
             "tr_acc": metrics["tr_acc"]["all"],
@@ -170,6 +165,7 @@ def main() -> None:
     parser.add_argument("--fit-epochs", type=int, default=1, help="of the fit whose memory is measured")
     parser.add_argument("--fit-batch", type=int, default=1024)
     parser.add_argument("--steps-only", action="store_true", help="no whole fits, no memory")
+    parser.add_argument("--fits-only", action="store_true", help="the whole fits alone")
     parser.add_argument("--whole", action="store_true", help="also fit the largest with the schedule that fit chooses")
     parser.add_argument("--folder", type=Path, help="where the files go; they are removed at the end")
     parser.add_argument("--quick", action="store_true")
@@ -183,51 +179,66 @@ def main() -> None:
         files = {rows: Path(name) / f"{rows}.npz" for rows in options.rows}
         for rows, path in files.items():
             write_rows(path, rows, options.width, few, options.dtype)
-        trainings = {str(rows): Training(path, few) for rows, path in files.items()}
-        median = in_turns(trainings, options.steps)
-        epochs = [median[str(rows)] * trainings[str(rows)].feed.steps_per_epoch for rows in options.rows]
-        print("| rows | classes | start s | ms a step | steps an epoch | seconds an epoch |\n|---|---|---|---|---|---|")
-        for rows, seconds in zip(options.rows, epochs, strict=True):
-            one = trainings[str(rows)]
-            print(
-                f"| {rows:,} | {few} | {one.start_seconds:.1f} | {1e3 * median[str(rows)]:.1f} | "
-                f"{one.feed.steps_per_epoch:,} | {seconds:.1f} |"
-            )
-        print(f"\nexponent of growth in rows {slope(options.rows, epochs):.2f} (at most {EXPONENT})\n", flush=True)
+        if not options.fits_only:
+            time_steps(files, few, many, options.steps)
+        if not options.steps_only:
+            time_fits(files, few, many, options)
 
-        largest = max(options.rows)
-        trainings = {str(classes): Training(files[largest], classes) for classes in (few, many)}
-        median = in_turns(trainings, options.steps)
-        print("| rows | classes | start s | ms a step |\n|---|---|---|---|")
-        for classes in (few, many):
-            one = trainings[str(classes)]
-            print(f"| {largest:,} | {classes:,} | {one.start_seconds:.1f} | {1e3 * median[str(classes)]:.1f} |")
-        ratio = median[str(many)] / median[str(few)]
-        print(f"\na step at {many:,} classes takes {ratio:.2f} of one at {few} (at most {STEP_RATIO})\n", flush=True)
-        del trainings
-        if options.steps_only:
-            return
 
+def time_steps(files: dict[int, Path], few: int, many: int, steps: int) -> None:
+    """The tables of steps, by rows and by classes."""
+    trainings = {str(rows): Training(path, few) for rows, path in files.items()}
+    median = in_turns(trainings, steps)
+    epochs = [median[str(rows)] * trainings[str(rows)].feed.steps_per_epoch for rows in list(files)]
+    print("| rows | classes | start s | ms a step | steps an epoch | seconds an epoch |\n|---|---|---|---|---|---|")
+    for rows, seconds in zip(list(files), epochs, strict=True):
+        one = trainings[str(rows)]
         print(
-            "| rows | classes | fit | seconds | peak memory GB | report.html MB | Tr-ACC % |\n|---|---|---|---|---|---|---|"
+            f"| {rows:,} | {few} | {one.start_seconds:.1f} | {1e3 * median[str(rows)]:.1f} | "
+            f"{one.feed.steps_per_epoch:,} | {seconds:.1f} |"
         )
-        usual = (options.fit_epochs, options.fit_batch)
-        fits = [(files[rows], rows, few, *usual) for rows in options.rows]
-        fits += [(files[largest], largest, few, None, None)] if options.whole else []
-        fits += [(Path(name) / "many.npz", largest, many, *usual)]
-        highest = 0.0
-        for path, rows, classes, epochs_asked, batch in fits:
-            if not path.exists():
-                write_rows(path, rows, options.width, classes, options.dtype)
-            found = child_fit(path, classes, epochs_asked, batch)
-            highest = max(highest, found["gb"])
-            what = "as it chooses" if epochs_asked is None else f"{epochs_asked} epochs, batch {batch}"
-            print(
-                f"| {rows:,} | {classes:,} | {what} | {found['seconds']:.0f} | {found['gb']:.2f} | {found['report_mb']:.1f} | "
-                f"{found['tr_acc']:.1f} |",
-                flush=True,
-            )
-        print(f"\npeak memory at {largest:,} rows {highest:.2f} GB (below {MEMORY_GB:.0f})")
+    print(f"\nexponent of growth in rows {slope(list(files), epochs):.2f} (at most {EXPONENT})\n", flush=True)
+
+    largest = max(list(files))
+    trainings = {str(classes): Training(files[largest], classes) for classes in (few, many)}
+    median = in_turns(trainings, steps)
+    print("| rows | classes | start s | ms a step |\n|---|---|---|---|")
+    for classes in (few, many):
+        one = trainings[str(classes)]
+        print(f"| {largest:,} | {classes:,} | {one.start_seconds:.1f} | {1e3 * median[str(classes)]:.1f} |")
+    ratio = median[str(many)] / median[str(few)]
+    print(f"\na step at {many:,} classes takes {ratio:.2f} of one at {few} (at most {STEP_RATIO})\n", flush=True)
+
+
+def time_fits(files: dict[int, Path], few: int, many: int, options: argparse.Namespace) -> None:
+    """The table of whole fits: every size with few classes; the largest with many, and with a number that is to be found."""
+    largest, usual = max(files), (options.fit_epochs, options.fit_batch)
+    fits: list[tuple[Path, int, int | None, int | None, int | None]]
+    fits = [(path, rows, few, *usual) for rows, path in files.items()]
+    fits += [(files[largest], largest, None, *usual)]
+    fits += [(files[largest].with_name("many.npz"), largest, many, *usual)]
+    fits += [(files[largest], largest, None, None, None)] if options.whole else []
+    print("| rows | classes | fit | seconds | an epoch | peak memory GB | report.html MB | Tr-ACC % |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    epochs: dict[int, float] = {}
+    highest = 0.0
+    for path, rows, classes, epochs_asked, batch in fits:
+        if not path.exists():
+            write_rows(path, rows, options.width, many, options.dtype)
+        found = child_fit(path, classes, epochs_asked, batch)
+        highest = max(highest, found["gb"]) if rows == largest else highest
+        epochs.setdefault(rows, found["epoch"])
+        given = f"{classes:,}" if classes else f"auto: {found['classes']} of {few}"
+        what = "as it chooses" if epochs_asked is None else f"{epochs_asked} epochs, batch {batch}"
+        print(
+            f"| {rows:,} | {given} | {what} | {found['seconds']:.0f} | {found['epoch']:.1f} | {found['gb']:.2f} | "
+            f"{found['report_mb']:.1f} | {found['tr_acc']:.1f} |",
+            flush=True,
+        )
+    print(
+        f"\nexponent of growth of an epoch of these fits {slope(list(epochs), list(epochs.values())):.2f} (at most {EXPONENT})"
+    )
+    print(f"peak memory at {largest:,} rows {highest:.2f} GB (below {MEMORY_GB:.0f})")
 
 
 if __name__ == "__main__":
