@@ -104,20 +104,32 @@ def _choose(table: Table) -> tuple[str, str]:
 def _reduced(features: Features, config: EncoderConfig, seed: int, reduction: Reduction | None) -> Features:
     """Shorten wide pooled features, unless it is switched off."""
     encoder, train = features.encoder, features.train
-    wide = len(encoder.trunk_shape) == 1 and isinstance(encoder.tail, AdapterTail)
-    if not wide or config.reduce == 0 or encoder.trunk_shape[0] <= config.reduce:
+    if not _is_wide(encoder, config):
         return features
     if reduction is None or len(reduction.mean) != encoder.trunk_shape[0]:
         reduction = fit_reduction(train, min(config.reduce, len(train)))
-    dim = reduction.components.shape[1]
+    dim, folder = reduction.components.shape[1], _cache(config)
     tail = AdapterTail(dim, parse_tail(config.tail)[1], seed=seed)
     return replace(
         features,
         encoder=replace(encoder, tail=tail, out_dim=dim),
-        train=reduce_source(train, reduction, what="training features"),
-        test=None if features.test is None else reduce_source(features.test, reduction, what="test features"),
+        train=reduce_source(train, reduction, what="training features", folder=folder),
+        test=features.test and reduce_source(features.test, reduction, what="test features", folder=folder),
         reduction=reduction,
     )
+
+
+def _is_wide(encoder: Encoder, config: EncoderConfig) -> bool:
+    """Whether its features are pooled, and longer than they are wanted."""
+    pooled = len(encoder.trunk_shape) == 1 and isinstance(encoder.tail, AdapterTail)
+    return pooled and 0 < config.reduce < encoder.trunk_shape[0]
+
+
+def _cache(config: EncoderConfig) -> Path:
+    """Where features are kept."""
+    from rowssl.nn.trunk import cache_folder
+
+    return cache_folder() if config.cache is None else Path(config.cache)
 
 
 def _native_size(table: Table) -> int:
@@ -154,7 +166,8 @@ def _trunk(
     (table, rows, views), recipe = asked, _recipe(encoder, config)
     if config.views == 0:
         return FreshSource(table, encoder, recipe, config.view_seed, rows=rows)
-    folder, crew = None if config.cache is None else Path(config.cache), open_crew(problem, config, seed, on, device)
+    in_memory = False if _is_wide(encoder, config) else None  # those are read once, to be shortened
     return open_trunk_cache(
-        table, encoder, recipe=recipe, n_views=views, seed=config.view_seed, rows=rows, folder=folder, crew=crew
-    )
+        table, encoder, recipe=recipe, n_views=views, seed=config.view_seed, rows=rows, folder=_cache(config),
+        crew=open_crew(problem, config, seed, on, device), in_memory=in_memory,
+    )  # fmt: skip

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+MEMORY_SHARE = 0.25  # of the free memory may be filled by features
+
 
 def available_memory() -> int:
     """Bytes that this process may still fill, as far as the system says; 0 when it says nothing."""
@@ -39,9 +41,9 @@ def peak_memory() -> int:
 
 
 def release(array: np.ndarray | None) -> None:
-    """Let go of the pages of an array that is memory-mapped for reading; of any other array nothing."""
+    """Let go of the pages of an array that is a file's; of any other array nothing."""
     while array is not None:
-        if isinstance(array, np.memmap) and array.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
+        if isinstance(array, np.memmap) and array.mode != "c" and hasattr(mmap, "MADV_DONTNEED"):
             pages: mmap.mmap | None = getattr(array, "_mmap", None)
             if pages is not None:
                 pages.madvise(mmap.MADV_DONTNEED)

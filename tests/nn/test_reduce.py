@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 
 from rowssl.data.loader import ArraySource, makes_views
+from rowssl.errors import InputError
+from rowssl.nn import reduce
 from rowssl.nn.reduce import fit_reduction, reduce_source
 
 
@@ -22,18 +27,38 @@ def test_reduction_is_the_principal_components_of_unit_rows():
     torch.testing.assert_close(ours.abs(), (centred @ vectors[:4].T).abs(), rtol=1e-3, atol=1e-4)
 
 
-def test_reduced_source_keeps_rows_and_views_apart():
+@pytest.mark.parametrize("roomless", [False, True])
+def test_reduced_source_keeps_rows_and_views_apart(
+    roomless: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In memory, and where that is too small, in files that nobody else sees."""
+    if roomless:
+        monkeypatch.setattr(reduce, "ALWAYS", 0)
+        monkeypatch.setattr(reduce, "available_memory", lambda: 100)
     rng = np.random.default_rng(4)
     x, views = rng.normal(size=(50, 8)).astype(np.float32), rng.normal(size=(3, 50, 8)).astype(np.float32)
     source = ArraySource(x, views)
     reduction = fit_reduction(source, 5)
-    small = reduce_source(source, reduction, what="features")
+    small = reduce_source(source, reduction, what="features", folder=tmp_path / "cache")
+    assert [isinstance(array, np.memmap) for array in (small.embeddings, small.views)] == [roomless] * 2
+    assert list(tmp_path.glob("cache/*")) == []
     assert small.shape == (5,)
     assert small.n_views == 3
     rows = np.array([7, 3])
     torch.testing.assert_close(small.clean(rows), reduction(source.clean(rows)), rtol=1e-2, atol=1e-3)
     which = np.array([2, 0])
     torch.testing.assert_close(small.view(rows, which, 0), reduction(source.view(rows, which, 0)), rtol=1e-2, atol=1e-3)
+
+
+def test_a_disk_without_room_for_features_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*place: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(reduce, "ALWAYS", 0)
+    monkeypatch.setattr(reduce, "available_memory", lambda: 0)
+    monkeypatch.setattr(reduce.os, "posix_fallocate", full)
+    with pytest.raises(InputError, match=r"cannot hold 2\.0 GB of features: No space left on device\.$"):
+        reduce.roomy((10**6, 1000), tmp_path)
 
 
 class Fresh:
@@ -52,10 +77,10 @@ class Fresh:
         return torch.from_numpy(np.cos(np.outer(rows + 0.1 * views + 0.2 * epoch, np.arange(8))).astype(np.float32))
 
 
-def test_views_that_are_made_anew_go_through_the_reduction_and_clean_rows_are_kept() -> None:
+def test_views_that_are_made_anew_go_through_the_reduction_and_clean_rows_are_kept(tmp_path: Path) -> None:
     source = Fresh()
     reduction = fit_reduction(source, 5)
-    small = reduce_source(source, reduction, what="features")
+    small = reduce_source(source, reduction, what="features", folder=tmp_path)
     assert (small.shape, small.n_views, len(small), makes_views(small)) == ((5,), 2, 50, True)
     rows, which, asked = np.array([7, 3]), np.array([1, 0]), source.asked
     for epoch in (0, 3):

@@ -6,16 +6,25 @@ The projection is fitted without labels, on training rows alone, and is a part o
 
 from __future__ import annotations
 
+import math
+import os
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rowssl import distributed
 from rowssl.data.loader import ArraySource, Source, makes_views
+from rowssl.errors import InputError
+from rowssl.memory import MEMORY_SHARE, available_memory
 from rowssl.progress import track
 
 CHUNK = 1024
 SAMPLE = 50_000  # rows the components are fitted on, at the most
+ALWAYS = 2**26  # bytes of features that go into memory in any case
 
 
 class Reduction(nn.Module):
@@ -68,12 +77,15 @@ class ReducedViews:
         return self.reduction(self.source.view(rows, views, epoch))
 
 
-def reduce_source(source: Source, reduction: Reduction, *, what: str) -> Source:
-    """Clean rows and all cached views through the reduction, once, in memory as float16; views made anew, when asked for."""
+def reduce_source(source: Source, reduction: Reduction, *, what: str, folder: Path) -> Source:
+    """Clean rows and all cached views through the reduction, once, as float16; views made anew, when asked for.
+
+    They are kept in memory, or where they are too large for it, in a file in `folder` that goes with the process.
+    """
     count, dim = len(source), reduction.components.shape[1]
-    clean = np.empty((count, dim), dtype=np.float16)
+    clean = roomy((count, dim), folder)
     kept = 0 if makes_views(source) else source.n_views
-    views = np.empty((kept, count, dim), dtype=np.float16) if kept else None
+    views = roomy((kept, count, dim), folder) if kept else None
     for begin in track(range(0, count, CHUNK), f"reducing {what}"):
         rows = np.arange(begin, min(begin + CHUNK, count))
         clean[rows] = reduction(source.clean(rows)).numpy()
@@ -82,3 +94,19 @@ def reduce_source(source: Source, reduction: Reduction, *, what: str) -> Source:
             views[view, rows] = reduction(source.view(rows, np.full(len(rows), view), 0)).numpy()
     reduced = ArraySource(clean, views)
     return ReducedViews(source, reduced, reduction) if makes_views(source) else reduced
+
+
+def roomy(shape: tuple[int, ...], folder: Path) -> np.ndarray:
+    """An array of float16 to be filled: in memory, or where it would take much of that, in a file without a name in `folder`."""
+    size = 2 * math.prod(shape)
+    if size <= max(ALWAYS, MEMORY_SHARE * available_memory() / distributed.world()):
+        return np.empty(shape, dtype=np.float16)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            if hasattr(os, "posix_fallocate"):  # a full disk is an error now, and not a signal when a page is written
+                os.posix_fallocate(file.fileno(), 0, size)
+            return np.memmap(file, np.float16, "w+", shape=shape)
+    except OSError as error:
+        needed = f"{size / 1e9:.1f} GB of features"
+        raise InputError(f"{folder} cannot hold {needed}: {error.strerror or error}.") from error

@@ -26,7 +26,7 @@ from rowssl import distributed
 from rowssl.data.table import Table
 from rowssl.data.views import ViewRecipe, clean_view, cut_view, make_view, prepare
 from rowssl.errors import InputError
-from rowssl.memory import available_memory
+from rowssl.memory import MEMORY_SHARE, available_memory
 from rowssl.nn.trunk_cache import FORMAT, CachedSource, TrunkStore, cache_folder
 from rowssl.nn.trunk_fill import LOOK, Crew, fill, help_out, run_trunk, say
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CachedSource", "FreshSource", "cache_facts", "cache_folder", "open_store", "open_trunk_cache"]
 
-MEMORY_SHARE = 0.25  # of the free memory may be filled by a cache
 _REMEMBERED = 512  # rows whose resized pictures stay in memory between the two views of a batch
 
 
