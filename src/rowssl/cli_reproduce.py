@@ -147,7 +147,7 @@ def _show_cells(items: Sequence[Item], settings: Settings, workers: int | None) 
     """Every cell once, with its state."""
     from rich.table import Table
 
-    from rowssl.bench.cells import read_result
+    from rowssl.bench.cost import look
     from rowssl.bench.pool import at_once
     from rowssl.progress import clock
     from rowssl.progress import out as console
@@ -160,8 +160,7 @@ def _show_cells(items: Sequence[Item], settings: Settings, workers: int | None) 
         if plan.cell is None:
             name, state = f"{plan.like.name} (classes by search)", "to run"
         else:
-            name = plan.cell.name
-            state = "to run" if read_result(plan.cell, settings.runs) is None else "finished"
+            name, state = plan.cell.name, look(plan.cell, settings.runs)[1]
         users = lines.setdefault(name, (state, []))[1]
         if plan.item.name not in users:
             users.append(plan.item.name)

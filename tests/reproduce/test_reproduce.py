@@ -127,6 +127,21 @@ def test_a_finished_cell_is_never_run_twice(place: Path, capsys) -> None:
     assert not (place / "out" / "tsne" / "runs").exists()
 
 
+def test_a_dry_run_names_what_is_damaged(place: Path, capsys) -> None:
+    assert reproduce(place, "tsne") == 0
+    plan = planned(ITEMS["tsne"], settings(place), estimate=False)[0]
+    folder = plan.like.folder(place / "out" / "runs")
+    kept = (folder / "metrics.json").read_bytes()
+    (folder / "metrics.json").write_bytes(kept.replace(b"{", b"[", 1))
+    capsys.readouterr()
+    assert reproduce(place, "tsne", "--dry-run") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    (folder / "metrics.json").write_bytes(kept)
+    assert "metrics.json is" in said  # a narrow table may break the line
+    assert reproduce(place, "tsne", "--dry-run") == 0
+    assert "metrics.json" not in capsys.readouterr().out
+
+
 def test_a_cell_without_features_is_run_again_elsewhere(place: Path) -> None:
     assert reproduce(place, "tsne") == 0
     plans = planned(ITEMS["tsne"], settings(place), estimate=False)
