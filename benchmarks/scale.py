@@ -189,9 +189,9 @@ def time_steps(files: dict[int, Path], few: int, many: int, steps: int) -> None:
     """The tables of steps, by rows and by classes."""
     trainings = {str(rows): Training(path, few) for rows, path in files.items()}
     median = in_turns(trainings, steps)
-    epochs = [median[str(rows)] * trainings[str(rows)].feed.steps_per_epoch for rows in list(files)]
+    epochs = [median[str(rows)] * trainings[str(rows)].feed.steps_per_epoch for rows in files]
     print("| rows | classes | start s | ms a step | steps an epoch | seconds an epoch |\n|---|---|---|---|---|---|")
-    for rows, seconds in zip(list(files), epochs, strict=True):
+    for rows, seconds in zip(files, epochs, strict=True):
         one = trainings[str(rows)]
         print(
             f"| {rows:,} | {few} | {one.start_seconds:.1f} | {1e3 * median[str(rows)]:.1f} | "
@@ -199,7 +199,7 @@ def time_steps(files: dict[int, Path], few: int, many: int, steps: int) -> None:
         )
     print(f"\nexponent of growth in rows {slope(list(files), epochs):.2f} (at most {EXPONENT})\n", flush=True)
 
-    largest = max(list(files))
+    largest = max(files)
     trainings = {str(classes): Training(files[largest], classes) for classes in (few, many)}
     median = in_turns(trainings, steps)
     print("| rows | classes | start s | ms a step |\n|---|---|---|---|")

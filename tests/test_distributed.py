@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,13 +106,17 @@ for name in METHODS:
         if rank == 0:
             save_file({k: v.contiguous() for k, v in method.state_dict().items()}, folder / f"{name}-{batch_size}.safetensors")
     where = folder / "runs" / name / "checkpoints"
-    recorded_training(name, 32, checkpoints=Checkpoints(where), stop=3)
+    recorded_training(name, 32, checkpoints=Checkpoints(where), stop=7)
     distributed.barrier()
     resumed, _ = recorded_training(name, 32, checkpoints=Checkpoints(where))
     facts["resumed"][name] = digest(resumed)
 (folder / f"facts-{rank}.json").write_text(json.dumps(facts))
 distributed.barrier()
 """
+
+
+class Stopped(Exception):
+    pass
 
 
 class DoubleFeed(Feed):
@@ -129,7 +134,7 @@ class DoubleFeed(Feed):
 
 
 def recorded_training(name: str, batch_size: int, stop: int | None = None, **more: Any) -> tuple[Method, list[float]]:
-    """Train a small problem; every step's total loss."""
+    """Train a small problem, up to step `stop` if there is one; every step's total loss."""
     problem = long_tailed(100)
     method, losses = build(name, problem).double(), []
     plain = method.loss
@@ -143,9 +148,14 @@ def recorded_training(name: str, batch_size: int, stop: int | None = None, **mor
     source = ArraySource(problem.embeddings, problem.views)
     sizes = {"batch_size": batch_size, "epochs": EPOCHS, "seed": 0}
     feed = DoubleFeed(source, problem.targets, **sizes, augmentation=AUGMENTATION)
-    for epoch in train(method, feed, Optimisation(lr=0.05, save_seconds=0), **more):
-        if epoch.number == stop:
-            break
+
+    def watch(steps: int) -> None:
+        if steps == stop:
+            assert steps % feed.steps_per_epoch  # within an epoch
+            raise Stopped
+
+    with suppress(Stopped):
+        list(train(method, feed, Optimisation(lr=0.05, save_within_seconds=0), **more, watch=watch))
     return method, losses
 
 

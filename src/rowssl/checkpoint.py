@@ -143,13 +143,13 @@ def tidy(folder: Path) -> None:
 def _lives(process: int, begun: Path) -> bool:
     """Whether another process, which may have begun this file, is there: it is not ours to remove."""
     try:
-        os.kill(process, 0)
-        later = (
-            _started(process) > begun.lstat().st_mtime + 1
-        )  # somebody else got the number of the one that was killed
+        with suppress(PermissionError):  # it is there, and somebody else's
+            os.kill(process, 0)
+        # One that started after the file was last touched or renamed only got the number of the one that was killed.
+        later = _started(process) > begun.lstat().st_ctime + 1
     except (ProcessLookupError, FileNotFoundError):
         return False
-    except (PermissionError, OverflowError):
+    except OverflowError:
         return True
     return process != os.getpid() and not later
 
@@ -158,10 +158,10 @@ def _started(process: int) -> float:
     """When a process started, in seconds since 1970, where the system tells (Linux); else long ago."""
     try:
         ticks = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
-        up = float(Path("/proc/uptime").read_text().split()[0])
-    except (OSError, IndexError):
+        boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    except (OSError, IndexError, AttributeError):
         return 0.0
-    return time.time() - up + int(ticks) / os.sysconf("SC_CLK_TCK")
+    return boot + int(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def own_hash(content: Mapping[str, Any]) -> str:

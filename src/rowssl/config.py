@@ -50,7 +50,7 @@ class DataConfig(Strict):
 class EncoderConfig(Strict):
     """What turns pictures into features."""
 
-    name: str | None = None  # None: the best that can be had
+    name: str | None = None  # None: the best that is on the machine
     tail: str = "auto"
     image_size: int | None = Field(default=None, ge=8, le=1024)
     reduce: int = Field(default=256, ge=0)  # pooled features wider than this go through PCA; 0 = never

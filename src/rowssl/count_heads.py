@@ -40,7 +40,9 @@ def heads(data: CountData, base: int, *, method: str = METHOD, steps: int = STEP
     tail = AdapterTail(data.x.shape[1], seed=data.seed)
     model = build_method(method, tail, {}, n_old=data.n_old, n_classes=count, n_rows=rows, seed=data.seed)
     with torch.enable_grad(), bar(f"counting heads, epochs of {method}", epochs) as progress:
-        for epoch in train(model, feed, Optimisation()):
+        for epoch in train(
+            model, feed, Optimisation(), watch=lambda steps: progress.move(steps / feed.steps_per_epoch)
+        ):
             progress.advance(to=epoch.number)
     model.eval()
     size = np.zeros(count, dtype=np.int64)

@@ -23,6 +23,7 @@ from rowssl.nn.encoders import Encoder, build_encoder, parse_tail
 from rowssl.nn.heads import CosineClassifier
 from rowssl.nn.reduce import Reduction
 from rowssl.nn.tails import AdapterTail
+from rowssl.nn.weights import PUBLISHED, locate
 from rowssl.results import TEMPERATURE
 from rowssl.run_folder import check_model_facts, model_folder
 
@@ -256,7 +257,8 @@ def _encoder(facts: dict[str, Any], asked: str | None) -> Encoder:
     name, path = about["name"], about["path"]
     within = name in WITHIN
     place = name if within else asked or (path if path and Path(path).exists() else name)
-    if not asked and place.startswith("hf:") and not in_cache(place.removeprefix("hf:")):
+    absent = place.startswith("hf:") and not in_cache(place.removeprefix("hf:"))
+    if not asked and (absent or (place in PUBLISHED and locate(place) is None)):
         raise InputError(
             f"The model needs encoder {place}, which is not on this machine: --encoder {place} fetches it."
         )

@@ -103,7 +103,7 @@ def train(
     distributed.same_everywhere(method)
 
     watch(first)
-    saved = time.monotonic()
+    saves, saved = checkpoints is not None and distributed.rank() == 0, time.monotonic()
     began = saved - before
     for step in range(first, feed.steps):
         batch = feed.batch(step)
@@ -124,8 +124,13 @@ def train(
             _stop(checkpoints, batch, result, optimiser.lr)
         optimiser.step()
         method.after_step(batch, result)
-        due = time.monotonic() - saved > (options.save_seconds if batch.last_of_epoch else options.save_within_seconds)
-        if (due or batch.last_of_epoch) and not torch.isfinite(size_of(list(names))):  # else the next loss would tell
+        age, patience = (
+            time.monotonic() - saved,
+            (options.save_within_seconds, options.save_seconds)[batch.last_of_epoch],
+        )
+        due = saves and (age > patience or step + 1 == feed.steps)
+        finite = not (due or batch.last_of_epoch) or bool(torch.isfinite(size_of(list(names))))
+        if batch.last_of_epoch and not finite:  # within an epoch the next step's loss tells, and all processes at once
             _stop(checkpoints, batch, result, optimiser.lr, "A weight after the update")
 
         for name, term in result.losses.items():
@@ -136,7 +141,7 @@ def train(
             losses = {name: float(value) / feed.steps_per_epoch for name, value in totals.items()}
             report = Epoch(number=batch.epoch + 1, of=batch.epochs, lr=optimiser.lr, losses=losses, seconds=seconds)
             facts, totals = {"identity": identity, "epoch": report.row()}, {}
-        if checkpoints and distributed.rank() == 0 and (due or step + 1 == feed.steps):
+        if checkpoints and due and finite:
             _save(method, optimiser, names, checkpoints, step + 1, totals, facts)
             saved = time.monotonic()
         watch(step + 1)
@@ -209,14 +214,20 @@ def _misfit(tensors: Tensors, facts: Facts, shapes: dict[str, Shapes], feed: Fee
     if type(step) is not int or not 0 < step <= feed.steps:
         return "its step is none of this run's"
     totals, within = tensors.get("totals", {}), step % feed.steps_per_epoch > 0
-    if bool(totals) != within or any(value.dim() or not value.is_floating_point() for value in totals.values()):
+    if bool(totals) != within or not all(map(_is_a_sum, totals.values())):
         return "its sums of losses are not those of its step"
     seconds = facts.get("seconds", 0.0)
     if type(seconds) is not float or not 0 <= seconds < float("inf"):
         return "its seconds are none"
-    if row is not None and (not isinstance(row, dict) or type(row.get("epoch")) is not int):
-        return "its line of an epoch is none"
+    number = row.get("epoch") if isinstance(row, dict) else None
+    if row is not None and (type(number) is not int or number * feed.steps_per_epoch != step):
+        return "its line of an epoch is none of its step's"
     return ""
+
+
+def _is_a_sum(value: Tensor) -> bool:
+    """Of the losses of several steps: one number."""
+    return value.dtype in (torch.float32, torch.float64) and value.dim() == 0 and bool(torch.isfinite(value))
 
 
 def _first_difference(one: Shapes, other: Shapes) -> str:

@@ -34,7 +34,7 @@ def main(folder: str) -> None:
     rows, digits = (pixels[order] / 16).astype(np.float32), digits[order]
     trained, asked = rows[:140], rows[140:]
     labels = np.where((digits < 5) & (np.arange(190) % 2 == 0), digits, -1)[:140]
-    out.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True)
     np.save(out / "asked.npy", asked)
     keep_embeddings(out, trained, labels, digits[:140], asked)
     keep_pictures(out, trained, labels, asked)

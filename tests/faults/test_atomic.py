@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -139,14 +140,25 @@ def test_what_another_process_is_writing_is_left_alone(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [its]
 
 
-def test_a_killed_writer_whose_number_another_process_got_is_no_excuse(tmp_path: Path) -> None:
+def test_a_killed_writer_whose_number_another_process_got_is_no_excuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Numbers of processes come back, soon in a container: one that started after the file was left did not begin it."""
-    left, begun = tmp_path / ".edits.json.1.tmp", tmp_path / ".model.1.tmp"
+    left = tmp_path / ".edits.json.1.tmp"  # process 1 lives, and may be somebody else's
     left.touch()
-    os.utime(left, (1e9, 1e9))  # in 2001
-    begun.mkdir()
     tidy(tmp_path)
-    assert sorted(tmp_path.iterdir()) == [begun]
+    assert left.exists()
+    monkeypatch.setattr(checkpoint, "_started", lambda process: left.stat().st_ctime + 60)
+    tidy(tmp_path)
+    assert not left.exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux says when a process started")
+def test_when_a_process_started(tmp_path: Path) -> None:
+    before = time.time()
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert before - 1 < checkpoint._started(child.pid) < time.time() + 1
+    child.communicate(b"\n")
 
 
 @pytest.mark.parametrize("fault", ["full", "read-only"])

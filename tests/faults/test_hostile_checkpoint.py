@@ -41,6 +41,15 @@ CHANGES: dict[str, tuple[Change, str]] = {
         lambda t, f: (f.update(step=f["step"] - 1), t.update(totals={"x": torch.ones(2)})),
         "sums of losses",
     ),
+    "sums of eight bits": (
+        lambda t, f: (f.update(step=f["step"] - 1), t.update(totals={"x": torch.ones(()).to(torch.float8_e4m3fn)})),
+        "sums of losses",
+    ),
+    "a sum that is none": (
+        lambda t, f: (f.update(step=f["step"] - 1), t.update(totals={"x": torch.tensor(torch.nan)})),
+        "sums of losses",
+    ),
+    "the line of another epoch": (lambda t, f: f["epoch"].update(epoch=2), "line of an epoch"),
     "seconds in words": (lambda t, f: f.update(seconds="four"), "seconds"),
     "seconds without end": (lambda t, f: f.update(seconds=float("inf")), "seconds"),
     "a word for an epoch": (lambda t, f: f.update(epoch="x"), "line of an epoch"),

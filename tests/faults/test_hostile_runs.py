@@ -120,6 +120,7 @@ SIZES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "encoder elsewhere": lambda facts: facts["encoder"].update(name="/dev/zero", path="/dev/zero"),
     "encoder as a number": lambda facts: facts["encoder"].update(name=7),
     "encoder from the network": lambda facts: facts["encoder"].update(name="hf:somebody/something", path=None),
+    "encoder to be fetched": lambda facts: facts["encoder"].update(name="dinov2_vitl14", path=None),
     "encoder from a strange place": lambda facts: facts["encoder"].update(name="hf:../../etc", path=None),
     "no encoder": lambda facts: facts.update(encoder={}),
     "other method": lambda facts: facts.update(method="os.system"),

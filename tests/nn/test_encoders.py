@@ -198,6 +198,14 @@ def test_errors_are_one_sentence(spec: str, options: dict, message: str, empty_m
     assert "\n" not in str(caught.value)
 
 
+def test_without_the_package_that_fetches_it_is_named(empty_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "find_spec", lambda name: None)
+    with pytest.raises(
+        InputError, match=r"pip install 'rowssl\[hf\]' to be fetched, or .*dino_deitsmall16_pretrain.pth in "
+    ):
+        build_encoder("dino_vits16")
+
+
 def test_what_is_chosen_without_being_asked_is_never_fetched(
     empty_machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -293,6 +293,6 @@ def best_available(has_images: bool, image_size: int | None = None) -> tuple[str
     size = f"; your pictures of {image_size} px are shrunk for it" if image_size and image_size > 64 else ""
     return "convnet", (
         f"No pretrained encoder is on this machine, so a small network is trained from scratch{size}: features will be "
-        f"weak, and far better ones come with `--encoder {default}`, which fetches the paper's once, or with "
-        f"{weights.how_to_get(default)}."
+        f"weak, and far better ones come with `--encoder {default}`, which fetches the paper's once (with a network "
+        f"and pip install 'rowssl[hf]'), or with {weights.how_to_get(default)}."
     )

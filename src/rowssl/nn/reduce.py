@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import tempfile
+from errno import ENOSPC
 from pathlib import Path
 
 import numpy as np
@@ -63,10 +65,10 @@ def fit_reduction(source: Source, dim: int) -> Reduction:
 
 
 class ReducedViews:
-    """Clean rows in memory; views that are made anew in every epoch, through the reduction."""
+    """Clean rows that were shortened once; views that are made anew in every epoch, through the reduction."""
 
     def __init__(self, source: Source, clean: ArraySource, reduction: Reduction) -> None:
-        self.source, self.clean, self.reduction = source, clean.clean, reduction
+        self.source, self.clean, self.release, self.reduction = source, clean.clean, clean.release, reduction
         self.shape, self.n_views, self.makes_views = clean.shape, source.n_views, True
 
     def __len__(self) -> int:
@@ -83,16 +85,15 @@ def reduce_source(source: Source, reduction: Reduction, *, what: str, folder: Pa
     They are kept in memory, or where they are too large for it, in a file in `folder` that goes with the process.
     """
     count, dim = len(source), reduction.components.shape[1]
-    clean = roomy((count, dim), folder)
     kept = 0 if makes_views(source) else source.n_views
-    views = roomy((kept, count, dim), folder) if kept else None
+    room = roomy((1 + kept, count, dim), folder)
+    clean, views = room[0], room[1:]
     for begin in track(range(0, count, CHUNK), f"reducing {what}"):
         rows = np.arange(begin, min(begin + CHUNK, count))
         clean[rows] = reduction(source.clean(rows)).numpy()
         for view in range(kept):
-            assert views is not None
             views[view, rows] = reduction(source.view(rows, np.full(len(rows), view), 0)).numpy()
-    reduced = ArraySource(clean, views)
+    reduced = ArraySource(clean, views if kept else None)
     return ReducedViews(source, reduced, reduction) if makes_views(source) else reduced
 
 
@@ -104,9 +105,14 @@ def roomy(shape: tuple[int, ...], folder: Path) -> np.ndarray:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
-            if hasattr(os, "posix_fallocate"):  # a full disk is an error now, and not a signal when a page is written
+            # A full disk shall be an error now, and not a signal when a page is written.
+            if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, size)
-            return np.memmap(file, np.float16, "w+", shape=shape)
+            elif shutil.disk_usage(folder).free < size:
+                raise OSError(ENOSPC, os.strerror(ENOSPC))
+            return np.asarray(np.memmap(file, np.float16, "w+", shape=shape))
     except OSError as error:
-        needed = f"{size / 1e9:.1f} GB of features"
-        raise InputError(f"{folder} cannot hold {needed}: {error.strerror or error}.") from error
+        raise InputError(
+            f"{folder} cannot hold {size / 1e9:.1f} GB of features: {error.strerror or error}; choose another place with "
+            "--cache, or fewer --views."
+        ) from error

@@ -134,7 +134,7 @@ def fetch(name: str, *, sha256: str | None = None) -> Path:
     path = locate(name)
     if path is None:
         if find_spec("huggingface_hub") is None:
-            raise InputError(f"encoder `{name}` has to be fetched, which needs a package: pip install 'rowssl[hf]'")
+            raise InputError(f"encoder `{name}` needs pip install 'rowssl[hf]' to be fetched, or {how_to_get(name)}")
         if not hub_answers(entry.repository):
             raise InputError(
                 f"encoder `{name}` is not on this machine and huggingface.co cannot be asked for it: where there is a "
