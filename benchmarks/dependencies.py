@@ -26,7 +26,7 @@ python benchmarks/dependencies.py > docs/dependencies.md
 ```
 `torch` has several builds of one version. On Linux the one of pypi.org is for NVIDIA's GPUs and brings their libraries, several
 GB, whose versions torch names itself. The tests here run with the one without, which is installed by
-`pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu` before anything else.
+`pip install torch==TORCH --index-url https://download.pytorch.org/whl/cpu` before anything else.
 
 To look for known vulnerabilities, where there is a network: `pip install pip-audit; pip-audit -r constraints.txt --no-deps`.
 
@@ -95,7 +95,7 @@ def page() -> str:
         for name, why in sorted(needed.items(), key=lambda item: (order.index(item[1]), item[0]))
     ]
     return (
-        HEAD
+        HEAD.replace("TORCH", versions["torch"])
         + "\n".join(rows)
         + f"\n\nTo build the package pip fetches {', '.join(builders())}, as `pyproject.toml` pins them.\n"
     )
