@@ -168,8 +168,8 @@ def clustering(options: argparse.Namespace) -> None:
                     for case in CASES[:3] if options.quick else CASES:
                         if case in ("rowssl semi-supervised", PLAIN_FAISS) and kind == "start":
                             continue
-                        if case.startswith("faiss") and find_spec("faiss") is None:
-                            continue  # an optional backend
+                        if case in options.skip or (case.startswith("faiss") and find_spec("faiss") is None):
+                            continue  # faiss is an optional backend
                         found = run_case(options, folder / "points.npy", case, kind, k)
                         ours = (found or {}) if case == OURS else ours
                         print(line(count, k, kind, case, options.limit, found, ours), flush=True)
@@ -202,6 +202,7 @@ def main() -> None:
     parser.add_argument("--tol", type=float, default=1e-4)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--limit", type=float, default=900.0, help="seconds that a case may take")
+    parser.add_argument("--skip", nargs="*", default=[], choices=CASES[1:], help="contestants to leave out")
     parser.add_argument("--folder", type=Path, help="where the points go; they are removed at the end")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)
