@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-COPY_VALUES = 2**22  # floats of a matrix that may be copied: 16 MB
+COPY_VALUES = 3 * 2**20  # floats of a matrix that may be copied: 12 MB
 SAMPLE_ROWS, SAMPLE_EACH = 50_000, 64  # starts are tried on so many rows, or so many for each cluster if that is more,
 SAMPLE_FROM = 1.25  # where there are so many times as many rows
 FAR = 8.0  # a mean so many times as long as the rows' spread would cost a product of rows as they are too many digits

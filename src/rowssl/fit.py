@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -255,14 +255,14 @@ def run_training(
     checkpoints = None if out is None else Checkpoints(out / "checkpoints")
     log = EpochLog(out / "metrics.jsonl" if out is not None and distributed.rank() == 0 else None)
     shown = bar(f"training {config.method.name}, epoch", feed.epochs, enabled=distributed.rank() == 0)
-    # Where the trunk runs in every step it has all cores, and keeps the memory of its layers.
-    conditions = reused_blocks() if makes_views(feed.source) else threads_for(feed.batch_size * method.out_dim)
+    heavy = makes_views(feed.source)  # where the trunk runs in every step it has all cores
+    conditions = nullcontext() if heavy else threads_for(feed.batch_size * method.out_dim)
 
     def watch(steps: int) -> None:
         log.recover(checkpoints)  # at once: another kill may come before the epoch ends
         progress.move(steps / feed.steps_per_epoch)
 
-    with conditions, shown as progress:
+    with reused_blocks(), conditions, shown as progress:
         kept: dict[str, Any] = {"checkpoints": checkpoints, "identity": identity, "older": older}
         for epoch in train(method, feed, options, **kept, watch=watch):
             row: dict[str, Any] = epoch.row()

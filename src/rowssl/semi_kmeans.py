@@ -20,6 +20,7 @@ from rowssl.progress import track
 
 BLOCK_CELLS = 2**22  # floats that one block of distances may hold: 16 MB, and as fast as any larger block
 SMALL_CELLS = 2**18
+BLOCK_ROWS = 256  # that are made float64 at a time
 ENOUGH = 5e-4  # share of the inertia: an iteration on large data that lowers it by less is the last
 _SEED_CELLS = 2**24  # floats that the seeding may hold for the trials of several runs at once
 
@@ -237,9 +238,10 @@ def lloyd(
             counts = counts + pinned_counts
         if bool((counts == 0).any()):
             _fill_empty(x, centers, labels, distance, sums, counts)
-        moved = torch.where(
-            counts[:, None] > 0, sums / torch.where(counts > 0, counts, 1)[:, None], centers.double()
-        ).float()
+        moved, idle = centers.clone(), counts == 0
+        for i in range(0, k, BLOCK_ROWS):
+            moved[i : i + BLOCK_ROWS] = sums[i : i + BLOCK_ROWS] / counts[i : i + BLOCK_ROWS, None]
+        moved[idle] = centers[idle]
         shift = (moved - centers).norm(dim=1)
         centers = moved
         if settled(shift):
@@ -267,8 +269,8 @@ def _fill_empty(x: Rows, centers: Tensor, labels: Tensor, distance: Tensor, sums
 def _accumulate(sums: Tensor, x: Rows, labels: Tensor, rows: Tensor | None = None, sign: int = 1) -> None:
     """Add (or subtract) rows of `x` to the float64 sum (k, d) of their cluster, in blocks."""
     count = len(x) if rows is None else len(rows)
-    for i in range(0, count, 1024):
-        block = slice(i, i + 1024) if rows is None else rows[i : i + 1024]
+    for i in range(0, count, BLOCK_ROWS):
+        block = slice(i, i + BLOCK_ROWS) if rows is None else rows[i : i + BLOCK_ROWS]
         sums.index_add_(0, labels[block], x[block].double(), alpha=sign)
 
 

@@ -65,7 +65,7 @@ def test_training_stops_before_harm(
     assert all(isinstance(value, str) or math.isfinite(value) for value in dump["terms"].values())
     last = sorted((out / "checkpoints").iterdir())[-1]
     tensors, facts = read_directory(last)
-    assert facts["step"] == dump["step"] // 15 * 15
+    assert dump["step"] // 15 * 15 <= facts["step"] <= dump["step"]  # of its epoch's start, or of a step within it
     assert all(bool(tensor.isfinite().all()) for group in tensors.values() for tensor in group.values())
     # Without the bad number the same command goes on to the weights that it would have had.
     assert forked.rowssl(*command).code == 0

@@ -17,7 +17,7 @@ from reference.steps import TOLERANCE, compare_steps
 from rowssl.errors import InputError
 from rowssl.losses import entropy_gap
 from rowssl.methods.oracle import true_prior_of_heads
-from rowssl.methods.orca import ORCA, positive_pairs
+from rowssl.methods.orca import EQUAL, ORCA, positive_pairs
 from rowssl.types import Batch
 
 
@@ -31,7 +31,7 @@ def arrays(method: torch.nn.Module) -> dict[str, np.ndarray]:
 
 
 def mates_by_loops(z: list[np.ndarray], target: list[int], index: list[int], step: int) -> list[int]:
-    """The labelled row's mate has the largest lot among its class, the unlabelled row's the largest cosine."""
+    """The labelled row's mate has the largest lot among its class, the unlabelled row's the largest cosine, first of equals."""
     lot, mates = np.random.default_rng([41, step]).random((len(z), len(z))), []
     for i in range(len(z)):
         others = [j for j in range(len(z)) if index[j] != index[i]]
@@ -39,7 +39,8 @@ def mates_by_loops(z: list[np.ndarray], target: list[int], index: list[int], ste
             others = [j for j in others if target[j] == target[i]]
             mates.append(max(others, key=lambda j: lot[i, j]) if others else i)
         else:
-            mates.append(max(others, key=lambda j: naive.dot(naive.unit(z[i]), naive.unit(z[j]))) if others else i)
+            cosine = {j: naive.dot(naive.unit(z[i]), naive.unit(z[j])) for j in others}
+            mates.append(next((j for j in others if cosine[j] >= max(cosine.values()) - EQUAL), i))
     return mates
 
 

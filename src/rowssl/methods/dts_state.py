@@ -111,7 +111,7 @@ class TailednessState(Method):
     def _scores(self, b: Tensor, keys: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Tailedness scores s_i of Eq. (7) and their range, on the queue and the prototypes before this step."""
         opt = self.options
-        similarity, to_batch = to_queue(self.prototypes, keys), self.prototypes @ b.T  # (M, Q), (M, B)
+        similarity, to_batch = to_queue(self.prototypes, keys), to_queue(self.prototypes, b)  # (M, Q), (M, B)
         if opt.score == "loss":
             s, low, high = self.loss_memory.score(batch.index)
         elif len(keys) == 0:
@@ -123,7 +123,7 @@ class TailednessState(Method):
                 weighting=opt.knn_weighting,
                 scale=opt.density_scale,
             )
-            s, low, high = (d[to_batch.argmax(0)] if opt.score == "prototype" else d), d.min(), d.max()
+            s, low, high = (d[nearest_prototype(to_batch)] if opt.score == "prototype" else d), d.min(), d.max()
         return {"to_queue": similarity, "to_batch": to_batch, "s": s, "low": low, "high": high}
 
     @torch.no_grad()
@@ -134,13 +134,13 @@ class TailednessState(Method):
         slots = self.queue.slots(len(e["b"]))
         self.queue.push(e["b"], batch.target, batch.index)
         if opt.proto_update == "batch":
-            members, assigned = e["b"], e["to_batch"].argmax(0)
+            members, assigned = e["b"], nearest_prototype(e["to_batch"])
         else:  # of the similarities to the queue only the new entries' columns have changed
             members = self.queue.valid()[0]
             similarity, more = e["to_queue"], len(members) - e["to_queue"].shape[1]
             if more:
                 similarity = torch.cat([similarity.T, similarity.new_empty(more, len(similarity))]).T
-            similarity[:, slots] = e["to_batch"][:, -len(slots) :]
+            similarity.T.index_copy_(0, slots, e["to_batch"].T[-len(slots) :])
             assigned = nearest_prototype(similarity)
         self.prototypes.copy_(update_prototypes(self.prototypes, members, assigned, opt.lambda_tail))
 

@@ -19,6 +19,8 @@ from rowssl.methods.oracle import HeadPrior
 from rowssl.methods.readout import check_choice
 from rowssl.types import Batch, Step
 
+EQUAL = 1e-6  # cosines that differ by less differ by rounding
+
 
 class ORCA(Method):
     """No projector and no contrastive loss: everything acts on the classifier's probabilities."""
@@ -111,6 +113,8 @@ def positive_pairs(z: Tensor, target: Tensor, index: Tensor, step: int) -> Tenso
     same = (target[:, None] == target[None, :]) & other
     lot = torch.from_numpy(np.random.default_rng([41, step]).random((len(z), len(z)))).to(z.device)
     drawn = torch.where(same, lot, -1.0).argmax(1)
-    nearest = (z @ z.T).masked_fill(~other, -torch.inf).argmax(1)
+    cosine = (z @ z.T).masked_fill(~other, -torch.inf)
+    # Copies of an image are equally near: the first of them, whatever this machine's rounding says.
+    nearest = (cosine >= cosine.amax(1, keepdim=True) - EQUAL).int().argmax(1)
     mate = torch.where(labelled, drawn, nearest)
     return torch.where(torch.where(labelled, same.any(1), other.any(1)), mate, rows)
