@@ -35,7 +35,9 @@ class Centred:
         return len(self.x) if self.rows is None else len(self.rows)
 
     def __getitem__(self, which: slice | Tensor | int) -> Tensor:
-        return self.as_given(which) - self.mean
+        given = self.as_given(which)
+        its_own = given.untyped_storage().data_ptr() != self.x.untyped_storage().data_ptr()
+        return given.sub_(self.mean) if its_own else given - self.mean
 
     def as_given(self, which: slice | Tensor | int) -> Tensor:
         """Rows as they are in the matrix."""

@@ -103,7 +103,7 @@ def semi_supervised_kmeans(
     some = sample_for(len(free_rows), k, seed)
     if some is not None:  # the best start is found on a sample, with the labelled rows weighed like it
         part = free_rows[some]
-        part_norms, share = part.square().sum(1), len(some) / len(free_rows)
+        part_norms, share = squared_norms(part), len(some) / len(free_rows)
         seeds = plus_plus(part, part_norms, n_free, seed=seed, runs=n_init, trials=1, base=base)
         best_centers, least = start, float("inf")
         for run in track(range(n_init), "semi-supervised k-means", enabled=progress):
@@ -147,8 +147,8 @@ def check_counts(n: int, k: int, n_init: int, max_iter: int) -> None:
 
 def nearest(x: Rows, norms: Tensor, centers: Tensor, chunk: int | None = None) -> tuple[Tensor, Tensor]:
     """Index of the nearest centre (N,) and squared distance (N,); `norms` are the squared norms of the rows."""
-    cells = min(BLOCK_CELLS, max(SMALL_CELLS, len(x) * centers.shape[1] // 8))  # of few rows a block is small, too
-    chunk = chunk or max(256, min(4096, cells // len(centers)))
+    cells = min(BLOCK_CELLS, max(SMALL_CELLS, len(x) * centers.shape[1] // 16))  # of few rows a block is small, too
+    chunk = chunk or max(256, min(1024, cells // len(centers)))  # larger ones only cost the product's own buffers
     bias, transposed = centers.square().sum(1) + 2 * surplus(x, centers), centers.T
     labels = torch.empty(len(x), dtype=torch.int64, device=centers.device)
     distance = torch.empty_like(norms)
