@@ -44,7 +44,8 @@ def largest(values: Tensor, k: int) -> Tensor:
     tops = values.T[:whole].unflatten(0, (GROUP, -1)).amax(0).T if across else groups.amax(1)
     where = tops.contiguous().topk(k, dim=1).indices
     candidates = groups.gather(2, where[:, None].expand(rows, GROUP, k)).flatten(1)
-    candidates = torch.cat([candidates, values[:, whole:]], dim=1)
+    if whole < columns:
+        candidates = torch.cat([candidates, values[:, whole:]], dim=1)
     if candidates.device.type != "cpu":
         return candidates.topk(k, dim=1).values
     ascending = np.sort(candidates.numpy(), axis=1)  # with vector instructions: a seventh of topk's time
