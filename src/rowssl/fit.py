@@ -25,7 +25,7 @@ from rowssl.epoch_log import EpochLog
 from rowssl.errors import InputError
 from rowssl.evaluate import Evaluation
 from rowssl.features import Features, open_features
-from rowssl.identity import identities
+from rowssl.identity import identities, refuse_another
 from rowssl.judge import judge, tail_measure
 from rowssl.memory import peak_memory, reused_blocks
 from rowssl.methods import build_method, check_method
@@ -114,6 +114,7 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
     beginning = [] if start is None else [start.digest]
     facts = [problem.table.fingerprint(), features.encoder.fingerprint, str(classes), *beginning]
     identity, *older = identities(config, feed, *facts)
+    refuse_another(out, (identity, *older))
     curves = run_training(method, feed, config, problem, out, identity, older) if method.trains else []
     with torch.no_grad():
         method.finish(feed)

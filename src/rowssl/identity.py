@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from rowssl.config import RunConfig
 from rowssl.data.loader import Feed
+from rowssl.errors import InputError
 from rowssl.methods import method_options
+from rowssl.plain_files import read_json
 
 
 def identities(config: RunConfig, feed: Feed, *facts: str) -> list[str]:
@@ -19,3 +23,14 @@ def identities(config: RunConfig, feed: Feed, *facts: str) -> list[str]:
     options = method_options(config.method.name, config.method.options)
     came_to = json.dumps({"method": options, "feed": feeding}, sort_keys=True, default=str)
     return [config.identity(*facts, came_to), config.identity(*facts, version=1)]
+
+
+def refuse_another(out: Path | None, own: Sequence[str]) -> None:
+    """An InputError if a finished run of another identity is there: a method without checkpoints would lay itself over it."""
+    try:
+        finished = {} if out is None else read_json(out / "metrics.json")
+    except InputError:
+        return  # none, or damaged: it is written again
+    identity = finished.get("identity") if isinstance(finished, dict) else None
+    if isinstance(identity, str) and identity not in own:
+        raise InputError(f"{out} holds a run with other options: choose another --out or remove it.")

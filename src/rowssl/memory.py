@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from rowssl.errors import InputError
+
 MEMORY_SHARE = 0.25  # of the free memory may be filled by features
 
 
@@ -40,15 +42,30 @@ def peak_memory() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def _file_of(array: np.ndarray | None) -> np.memmap | None:
+    """The memory-mapped array that this one is (a part of), if it is."""
+    while array is not None and not isinstance(array, np.memmap):
+        array = array.base if isinstance(array.base, np.ndarray) else None
+    return array
+
+
 def release(array: np.ndarray | None) -> None:
     """Let go of the pages of an array that is a file's; of any other array nothing."""
-    while array is not None:
-        if isinstance(array, np.memmap) and array.mode != "c" and hasattr(mmap, "MADV_DONTNEED"):
-            pages: mmap.mmap | None = getattr(array, "_mmap", None)
-            if pages is not None:
-                pages.madvise(mmap.MADV_DONTNEED)
-            return
-        array = array.base if isinstance(array.base, np.ndarray) else None
+    file = _file_of(array)
+    if file is not None and file.mode != "c" and hasattr(mmap, "MADV_DONTNEED"):
+        pages: mmap.mmap | None = getattr(file, "_mmap", None)
+        if pages is not None:
+            pages.madvise(mmap.MADV_DONTNEED)
+
+
+def require_whole(array: np.ndarray | None) -> None:
+    """An InputError if an array's file was cut since it was opened: to read it would end the process without a word."""
+    file = _file_of(array)
+    pages: mmap.mmap | None = getattr(file, "_mmap", None)
+    if file is None or pages is None:
+        return
+    if pages.size() < file.offset - file.offset % mmap.ALLOCATIONGRANULARITY + len(pages):
+        raise InputError(f"{file.filename} was changed after it was read: run the same command again.")
 
 
 def _malloc(name: str) -> Callable[..., int] | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from rowssl.data.loader import ArraySource
 from rowssl.data.table import read_table
 from rowssl.errors import InputError
 
@@ -181,3 +183,24 @@ def test_real_features(shared_dir: Path) -> None:
     np.testing.assert_array_equal(table.labels[known], table.truth[known])
     assert table.test is not None
     assert np.bincount(table.test.labels).tolist() == [50] * 100
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz"])
+def test_a_file_that_is_cut_while_it_is_mapped_is_named(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lost pages would be a bus error, which no exception tells of."""
+    monkeypatch.setattr("rowssl.data.embeddings._MAP_BYTES", 1024)
+    path, rows = tmp_path / f"e.{kind}", np.random.default_rng(0).random((20_000, 8), dtype=np.float32)
+    np.save(path, rows) if kind == "npy" else np.savez(path, embeddings=rows)
+    table = read_table(path)
+    assert table.embeddings is not None
+    source = ArraySource(table.embeddings, table.embeddings[None])
+    before = table.fingerprint()
+    os.truncate(path, 8192)
+    where = np.array([19_999])
+    for reads in (table.fingerprint, lambda: source.clean(where), lambda: source.view(where, where * 0, 0)):
+        with pytest.raises(InputError, match=f"{path.name} was changed after it was read"):
+            reads()
+    np.save(path, rows) if kind == "npy" else np.savez(path, embeddings=rows)
+    assert read_table(path).fingerprint() == before

@@ -119,3 +119,17 @@ def test_a_run_that_the_version_before_began_goes_on(
     assert [row["epoch"] for row in run.curves] == [1, 2, 3, 4]
     fit(build_config(content(embeddings)), tmp_path / "whole")
     assert weights(tmp_path / "old") == weights(tmp_path / "whole")
+
+
+def test_a_method_without_checkpoints_does_not_replace_a_finished_run(embeddings: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    fit(build_config(content(embeddings, "simgcd", epochs=1)), run)
+    before = weights(run)
+    for other in (content(embeddings, "kmeans"), content(embeddings, "simgcd", epochs=2)):
+        with pytest.raises(InputError, match="other options"):
+            fit(build_config(other), run)
+    assert weights(run) == before
+    fit(build_config(content(embeddings, "kmeans")), tmp_path / "means")
+    with pytest.raises(InputError, match="other options"):
+        fit(build_config({**content(embeddings, "kmeans"), "seed": 1}), tmp_path / "means")
+    fit(build_config(content(embeddings, "kmeans")), tmp_path / "means")  # the same is written again

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import functools
 import io
@@ -35,6 +36,13 @@ REFUSED_SUFFIXES = frozenset({
     ".cr2", ".cr3", ".nef", ".arw", ".fits", ".fit", ".wmf", ".emf", ".pcx", ".xcf",
 })  # fmt: skip
 MAX_PIXELS = 50_000_000
+FEW_PIXELS, MOST_PER_BYTE = (
+    4_000_000,
+    20_000,
+)  # a larger picture has more bytes than one for so many pixels, even a blank page
+MOST_SCANS = 200  # of a JPEG; pictures within it (previews, other frames) have theirs
+_SCAN = b"\xff\xda"
+_TILE_SIDES = (322, 323)  # of a TIFF
 _SCAN_CHUNK = 32
 _BLOCK_ROWS = 64
 
@@ -170,25 +178,43 @@ def _decode(stream: BinaryIO) -> Image.Image:
     """Header first, then the pixels."""
     from PIL import Image
 
-    if not stream.read(1):
+    size = stream.seek(0, os.SEEK_END)
+    if not size:
         raise ImageError("it is empty (0 bytes)")
     stream.seek(0)
     with Image.open(stream, formats=_formats()) as image:
         pixels = image.width * image.height
         if pixels > MAX_PIXELS:
             raise ImageError(f"it has {pixels / 1e6:.1f} megapixels, over the limit of {MAX_PIXELS / 1e6:g}")
+        _refuse_bombs(image, stream, size)
         image.load()
-        return _to_rgb(_rotate(image))
+        _rotate(image)
+        return _to_rgb(image)
 
 
-def _rotate(image: Image.Image) -> Image.Image:
+def _refuse_bombs(image: Image.Image, stream: BinaryIO, size: int) -> None:
+    """A few bytes that would take the decoder much memory or time, within the limit of pixels."""
+    pixels, place = image.width * image.height, stream.tell()
+    if pixels > max(FEW_PIXELS, MOST_PER_BYTE * size):
+        raise ImageError(f"it is damaged ({size:,} bytes cannot hold {image.width:,} x {image.height:,} pixels)")
+    tags = getattr(image, "tag_v2", {})
+    tile = [tag if isinstance(tag := tags.get(code, 1), int) else MAX_PIXELS for code in _TILE_SIDES]
+    if tile[0] * tile[1] > max(FEW_PIXELS, 4 * pixels):
+        raise ImageError(f"it is damaged (tiles of {tile[0]:,} x {tile[1]:,} pixels in a smaller picture)")
+    if image.format in ("JPEG", "MPO"):
+        stream.seek(0)
+        scans = sum(part.count(_SCAN) for part in iter(lambda: stream.read(2**20), b""))
+        stream.seek(place)
+        if scans > MOST_SCANS:  # each is decoded for the whole picture
+            raise ImageError(f"it is damaged ({scans:,} scans; a progressive JPEG has about ten)")
+
+
+def _rotate(image: Image.Image) -> None:
     """Apply the EXIF orientation; damaged EXIF data do not make a picture unreadable."""
     from PIL import ImageOps
 
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:
-        return image
+    with contextlib.suppress(Exception):
+        ImageOps.exif_transpose(image, in_place=True)  # else it would be copied even where nothing is to be done
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -198,10 +224,12 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith(("I", "F")):
         return Image.fromarray(_eight_bits(np.asarray(image))).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, image).convert("RGB")
-    return image.convert("RGB")  # a copy when it is RGB already, free of the file
+        result = Image.new("RGB", image.size)
+        for top in range(0, image.height, _BLOCK_ROWS):  # a few rows at a time need little memory
+            part = image.crop((0, top, image.width, min(top + _BLOCK_ROWS, image.height))).convert("RGBA")
+            result.paste(Image.alpha_composite(Image.new("RGBA", part.size, "white"), part).convert("RGB"), (0, top))
+        return result
+    return image if image.mode == "RGB" else image.convert("RGB")  # what is loaded needs its file no more
 
 
 def _eight_bits(values: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rowssl import distributed
-from rowssl.memory import release
+from rowssl.memory import release, require_whole
 from rowssl.types import Batch
 
 
@@ -49,12 +49,14 @@ class ArraySource:
 
     def clean(self, rows: np.ndarray) -> Tensor:
         """(n, *shape) float32."""
+        require_whole(self.embeddings)
         return torch.from_numpy(np.ascontiguousarray(self.embeddings[rows], dtype=np.float32))
 
     def view(self, rows: np.ndarray, views: np.ndarray, epoch: int) -> Tensor:
         """(n, *shape) float32; without views, the clean embedding (feature augmentation makes the two views differ)."""
         if self.views is None:
             return self.clean(rows)
+        require_whole(self.views)
         return torch.from_numpy(np.ascontiguousarray(self.views[views, rows], dtype=np.float32))
 
     def release(self) -> None:

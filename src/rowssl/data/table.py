@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import InputError
-from ..memory import release
+from ..memory import release, require_whole
 from ..progress import track
 from .images import ImageColumn, Skipped, open_image, printable
 
@@ -281,5 +281,6 @@ def _hash_array(digest: hashlib._Hash, array: np.ndarray) -> None:
     """Add type, shape and content, some rows at a time so that a memory-mapped array stays on disk."""
     digest.update(f"{array.dtype.str}{array.shape};".encode())
     for start in range(0, len(array), _HASH_ROWS):
+        require_whole(array)
         digest.update(np.ascontiguousarray(array[start : start + _HASH_ROWS]).tobytes())
         release(array)
