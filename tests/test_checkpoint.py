@@ -145,6 +145,29 @@ def test_fresh_checkpoints_survive_damaged_ones_of_later_steps(two_saved: Checkp
     assert newest(again) == (8, 8.0)
 
 
+@pytest.mark.parametrize("why", ["damaged", "does not fit"])
+def test_a_checkpoint_that_was_passed_over_goes_before_a_good_one(two_saved: Checkpoints, why: str) -> None:
+    if why == "damaged":
+        (two_saved.folder / "step-00000020" / "method.safetensors").write_bytes(b"damaged")
+    again = Checkpoints(two_saved.folder)
+    found = again.latest("me", misfit=lambda _, facts: "it is odd" if facts["step"] == 20 else "")
+    assert found is not None
+    assert found[1]["step"] == 10
+    again.save(25, tensors(3.0), {"identity": "me"})
+    assert sorted(p.name for p in again.folder.iterdir()) == ["step-00000010", "step-00000025"]
+    (again.folder / "step-00000025" / "method.safetensors").write_bytes(b"damaged too")
+    assert newest(again) == (10, 1.0)
+
+
+def test_a_step_that_was_passed_over_and_written_again_counts(two_saved: Checkpoints) -> None:
+    (two_saved.folder / "step-00000020" / "manifest.json").unlink()
+    again = Checkpoints(two_saved.folder)
+    assert again.latest("me") is not None
+    again.save(20, tensors(4.0), {"identity": "me"})
+    again.save(30, tensors(5.0), {"identity": "me"})
+    assert sorted(p.name for p in again.folder.iterdir()) == ["step-00000020", "step-00000030"]
+
+
 def test_strays_of_a_killed_process_are_removed(two_saved: Checkpoints) -> None:
     dead = os.fork() or os._exit(0)  # the number of a process that is no more
     os.waitpid(dead, 0)

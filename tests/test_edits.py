@@ -260,9 +260,14 @@ def test_the_same_fit_again_keeps_the_edits_and_another_model_does_not_get_them(
     edit_run.undo(tmp_path / "run")
     fit(build_config(content), tmp_path / "run")
     assert {row["name"] for row in table(tmp_path / "run", "classes.csv")} == {"0", "Moss"}
-    fit(build_config({**content, "classes": 3}), tmp_path / "run")
-    assert {row["name"] for row in table(tmp_path / "run", "classes.csv")} == {"0", "1", "novel-01"}
-    assert (tmp_path / "run" / "edits.old.json").exists()
+    for classes, aside in ((3, "edits.old.json"), (4, "edits.old-2.json"), (3, "edits.old-3.json")):
+        edit_run.rename(tmp_path / "run", "0", aside, report=False)
+        (tmp_path / "run" / "metrics.json").unlink()  # else another model may be refused its place
+        fit(build_config({**content, "classes": classes}), tmp_path / "run")
+        assert {row["name"] for row in table(tmp_path / "run", "classes.csv")} >= {"0", "1", "novel-01"}
+        assert not Edits.load(tmp_path / "run").history
+    for aside in ("edits.old.json", "edits.old-2.json", "edits.old-3.json"):  # none was written over
+        assert aside in (tmp_path / "run" / aside).read_text()
 
 
 def test_a_damaged_history_is_refused_in_a_sentence(own_run: Path):

@@ -251,3 +251,21 @@ def test_a_gradient_that_is_not_a_number_does_no_harm_either(problem: Problem, t
             pass
     for path in (tmp_path / "checkpoints").glob("step-*"):
         assert int(path.name.removeprefix("step-")) <= 4
+
+
+def test_what_a_method_remembers_is_not_saved_when_it_is_no_number(problem: Problem, tmp_path: Path) -> None:
+    method, feed = build("dts-paper", problem), feed_of(problem, epochs=3)
+    update = method.after_step
+
+    def poisoned(batch: Batch, step: Step) -> None:
+        update(batch, step)
+        if batch.epoch == 1 and batch.last_of_epoch:
+            method.u[0] = float("nan")
+
+    method.after_step = poisoned  # type: ignore[method-assign]
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    with pytest.raises(NonFiniteError, match="what the method remembers"):
+        list(train(method, feed, Optimisation(save_seconds=0), checkpoints=checkpoints))
+    found = Checkpoints(tmp_path / "checkpoints").latest("")
+    assert found is not None
+    assert found[1]["step"] == feed.steps_per_epoch

@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rowssl.errors import InputError
-from rowssl.plain_files import LARGEST_MANIFEST, read_json
+from rowssl.plain_files import LARGEST_MANIFEST, NoRoomError, read_json
 
 Tensors = dict[str, dict[str, Tensor]]
 Facts = dict[str, Any]
@@ -176,6 +176,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         facts = read_json(manifest, LARGEST_MANIFEST)
         whole = isinstance(facts, dict) and facts.get("self") == own_hash(facts)
+    except NoRoomError:  # nothing is wrong with the file
+        raise
     except (InputError, RecursionError) as error:
         raise InputError(f"{manifest} is missing or damaged.") from error
     if not isinstance(facts, dict) or not isinstance(facts.get("sha256"), dict):
@@ -216,6 +218,7 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder, self.keep = folder, keep
         self.problems: list[str] = []  # damaged checkpoints that were passed over
+        self.passed_over: set[Path] = set()  # where those are
         self.restored: dict[str, Any] = {}  # facts of the checkpoint that `latest` gave
 
     def _listed(self) -> list[Path]:
@@ -227,10 +230,12 @@ class Checkpoints:
             tidy(folder)
 
     def save(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]) -> None:
-        """Write the checkpoint of a step, then remove all but the last two (and later ones, which were damaged)."""
+        """Write the checkpoint of a step, then remove all but it and the last good one (and later ones, which were damaged)."""
         path = self.folder / f"step-{step:08d}"
         write_directory(path, tensors, {**facts, "step": step})
-        past = [other for other in self._listed() if other <= path]
+        self.passed_over.discard(path)
+        # One that `latest` could not use must not take the place of the one it gave.
+        past = [other for other in self._listed() if other <= path and other not in self.passed_over]
         for other in self._listed():
             if other not in past[-self.keep :]:
                 shutil.rmtree(other, ignore_errors=True)
@@ -244,10 +249,11 @@ class Checkpoints:
         for path in reversed(self._listed()):
             try:
                 tensors, facts = read_directory(path)
-            except FormatError:
+            except (FormatError, NoRoomError):
                 raise
             except InputError as error:
                 self.problems.append(str(error))
+                self.passed_over.add(path)
                 continue
             if facts.get("identity") not in identities:
                 raise InputError(
@@ -255,6 +261,7 @@ class Checkpoints:
                 )
             if misfit and (why := misfit(tensors, facts)):
                 self.problems.append(f"{path} does not belong to this run: {why}.")
+                self.passed_over.add(path)
                 continue
             self.restored = facts
             return tensors, facts

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rowssl.cli_values import file_to_write, parse_known
 from rowssl.errors import InputError
+
+if TYPE_CHECKING:
+    from rowssl.edits import Edits
 
 use = typer.Typer()
 
@@ -110,31 +114,40 @@ def edit(
         return
 
     from rowssl import edit_run
-    from rowssl.edits import Edits
     from rowssl.progress import out as console
 
-    before = Edits.load(run)
     report = not no_report
     match action:
         case "rename":
             changed = edit_run.rename(run, words[0], words[1], report=report)
-            said = f"{before.find(words[0])} is now called {words[1].strip()}"
         case "merge":
             changed = edit_run.merge(run, words[0], words[1:], report=report)
-            said = f"{', '.join(map(before.find, words[1:]))} joined {before.find(words[0])}"
         case "split":
             changed = edit_run.split(run, words[0], parts=into, report=report)
-            said = f"{before.find(words[0])} is now {' and '.join(changed.edits.history[-1]['parts'])}"
         case "move":
             changed = edit_run.move(run, words[:-1], words[-1], report=report)
-            said = f"{len(words) - 1} moved to {before.find(words[-1])}"
         case _:
             changed = edit_run.undo(run, report=report)
-            said = f"undone: {describe(before.effective[-1])}"
-    console.print(said, markup=False, soft_wrap=True)
+    console.print(_said(changed.edits, len(words)), markup=False, soft_wrap=True)
     _tell(changed.problems)
     if changed.failed:
         raise typer.Exit(2)
+
+
+def _said(edits: Edits, words: int) -> str:
+    """What the last edit did, as it was saved: what was there before the lock was taken may have been edited meanwhile."""
+    last = edits.history[-1]
+    match last["do"]:
+        case "rename":
+            return f"{last['class']} is now called {last['name']}"
+        case "merge":
+            return f"{', '.join(one['class'] for one in edits.history[1 - words :])} joined {last['into']}"
+        case "split":
+            return f"{last['class']} is now {' and '.join(last['parts'])}"
+        case "move":
+            return f"{words - 1} moved to {next(iter(last['rows'].values()))}"
+        case _:
+            return f"undone: {describe(replace(edits, history=edits.history[:-1]).effective[-1])}"
 
 
 def _tell(problems: Sequence[str]) -> None:

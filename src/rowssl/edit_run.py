@@ -1,15 +1,20 @@
 """Edits of a run as a person makes them: each is recorded, and the files people read are written again.
 
 Every function takes the run directory first, returns the edits after the change and what could not be written again, and is
-safe while other processes edit the same run. `report=False` leaves report.html as it is, for whoever edits many times in a row.
+safe while other processes edit the same run. `report=False` leaves report.html as it is, for whoever edits many times in a row;
+`terms` are for whoever cannot wait for those other processes as long as they take.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -17,10 +22,11 @@ from rowssl.data.labels import LABEL_COLUMNS, PATH_COLUMNS, ROW_COLUMNS, label_t
 from rowssl.edits import Edits, change
 from rowssl.errors import InputError, in_a_sentence
 from rowssl.run_files import rewrite
-from rowssl.run_folder import run_folder
+from rowssl.run_folder import _no_link, locked, run_folder
 from rowssl.stored_run import StoredRun, open_run
 
 SEARCHED = 5000  # names looked through for a near one
+PAUSE = 0.05  # seconds between two looks at the lock
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,48 @@ class Changed:
     failed: bool = False
 
 
-def _change(run: str | Path, edit: Callable[[Edits], Edits], report: bool) -> Changed:
+class Busy(InputError):
+    """Another process edits the run, for longer than could be waited."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Of somebody who cannot wait for ever: seconds to wait for other processes, and the last word before an edit is saved."""
+
+    patience: float
+    last_word: Callable[[], None]  # raises an InputError if the edit is no longer wanted
+
+
+@contextmanager
+def _locked_soon(run: Path, seconds: float) -> Iterator[None]:
+    """`locked`, or Busy after so many seconds: the lock cannot be waited for with a limit, only looked at."""
+    end = time.monotonic() + seconds
+    try:
+        stream = open(run / ".edits.lock", "ab", opener=_no_link)  # noqa: SIM115 (closed below, with the lock)
+    except OSError as error:
+        raise InputError(f"{run} cannot be written: {error.strerror or error}.") from error
+    with stream:
+        while not _take(stream, run):
+            if time.monotonic() >= end:
+                raise Busy(f"Another process is editing {run}: nothing was changed, try again later.")
+            time.sleep(PAUSE)
+        yield
+
+
+def _take(stream: BinaryIO, run: Path) -> bool:
+    """Whether the lock was free, and is ours now."""
+    try:
+        import fcntl
+
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):  # Windows, some network file systems
+        raise InputError(f"{run} is on a file system without locks: copy the run to another one to edit it.") from None
+    return True
+
+
+def _change(run: str | Path, edit: Callable[[Edits], Edits], report: bool, terms: Terms | None = None) -> Changed:
     folder = run_folder(run)
     problems: list[str] = []
     failures: list[str] = []
@@ -44,16 +91,25 @@ def _change(run: str | Path, edit: Callable[[Edits], Edits], report: bool) -> Ch
             reason = str(error) if isinstance(error, InputError) else in_a_sentence(error)
             failures.append(f"The edit is saved, but not everything that shows it could be written: {reason}")
 
-    edits = change(folder, edit, write_again)
+    def edit_unless_given_up(edits: Edits) -> Edits:
+        edits = edit(edits)
+        if terms is not None:
+            terms.last_word()
+        return edits
+
+    lock = locked if terms is None else partial(_locked_soon, seconds=terms.patience)
+    edits = change(folder, edit_unless_given_up, write_again, lock)
     return Changed(edits, (*problems, *failures), failed=bool(failures))
 
 
-def rename(run: str | Path, which: str, name: str, *, report: bool = True) -> Changed:
+def rename(run: str | Path, which: str, name: str, *, report: bool = True, terms: Terms | None = None) -> Changed:
     """Call a class something."""
-    return _change(run, lambda edits: edits.rename(which, name), report)
+    return _change(run, lambda edits: edits.rename(which, name), report, terms)
 
 
-def merge(run: str | Path, into: str, others: Sequence[str], *, report: bool = True) -> Changed:
+def merge(
+    run: str | Path, into: str, others: Sequence[str], *, report: bool = True, terms: Terms | None = None
+) -> Changed:
     """Make the images of other classes images of `into`; one edit for each."""
 
     def edit(edits: Edits) -> Edits:
@@ -61,10 +117,10 @@ def merge(run: str | Path, into: str, others: Sequence[str], *, report: bool = T
             edits = edits.merge(into, other)
         return edits
 
-    return _change(run, edit, report)
+    return _change(run, edit, report, terms)
 
 
-def split(run: str | Path, which: str, *, parts: int = 2, report: bool = True) -> Changed:
+def split(run: str | Path, which: str, *, parts: int = 2, report: bool = True, terms: Terms | None = None) -> Changed:
     """Divide a class in two (or more) by what its training images look like to the model."""
 
     def edit(edits: Edits) -> Edits:
@@ -72,22 +128,24 @@ def split(run: str | Path, which: str, *, parts: int = 2, report: bool = True) -
         answers = open_run(run, edits, images=False).answers
         return edits.split(which, answers.feature[answers.head == place], parts)
 
-    return _change(run, edit, report)
+    return _change(run, edit, report, terms)
 
 
-def move(run: str | Path, files: Sequence[str], which: str, *, report: bool = True) -> Changed:
+def move(
+    run: str | Path, files: Sequence[str], which: str, *, report: bool = True, terms: Terms | None = None
+) -> Changed:
     """Put training images into another class."""
 
     def edit(edits: Edits) -> Edits:
         rows = RowNames(open_run(run, edits, images=False))
         return edits.move({rows.find(file): which for file in files})
 
-    return _change(run, edit, report)
+    return _change(run, edit, report, terms)
 
 
-def undo(run: str | Path, *, report: bool = True) -> Changed:
+def undo(run: str | Path, *, report: bool = True, terms: Terms | None = None) -> Changed:
     """Take the last edit back."""
-    return _change(run, Edits.undo, report)
+    return _change(run, Edits.undo, report, terms)
 
 
 class RowNames:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
@@ -15,6 +16,7 @@ from rowssl.regroup import Leaf, Split
 
 EDITS_FORMAT = 1
 MOST_LEAVES = 4096  # of one class
+MOST_MADE = 2**15  # classes that edits make, their leaves, and the splits these went through, all together
 LONGEST = 4096  # characters of the name of a class or row
 
 
@@ -45,6 +47,7 @@ class State:
     names: dict[str, str] = field(default_factory=dict)  # id -> the name a person gave, also of ids that are gone
     moves: dict[str, str] = field(default_factory=dict)  # row name -> class id at that time
     splits: list[Split] = field(default_factory=list)
+    made: int = 0  # of `MOST_MADE`
 
     def add(self, edit: Mapping[str, Any]) -> None:
         """One edit further; KeyError, TypeError or ValueError if it is none."""
@@ -68,6 +71,7 @@ class State:
                 self.split(edit["class"], tuple(edit["parts"]), edit["directions"], float(edit["temperature"]))
             case "move":
                 for label in edit.get("new", ()):
+                    self.count(1)
                     self.classes[self.unused(label)] = (True, ())
                 self.moves |= {_on_one_line(row): str(target) for row, target in edit["rows"].items()}
             case other:
@@ -83,6 +87,12 @@ class State:
             raise ValueError(f"{class_id} is a class already")
         return _on_one_line(class_id)
 
+    def count(self, made: int) -> None:
+        """So many classes, leaves and steps more; ValueError if a model with all of them would take too much memory."""
+        self.made += made
+        if self.made > MOST_MADE:
+            raise ValueError("there are too many parts of classes and new classes")
+
     def split(self, class_id: str, parts: tuple[str, ...], directions: Any, temperature: float) -> None:
         """The parts take the place of the class."""
         known, leaves = self.live(class_id)
@@ -96,6 +106,7 @@ class State:
             raise ValueError("two parts have one id")
         if len(leaves) * len(parts) > MOST_LEAVES:  # parts that are merged and split again multiply
             raise ValueError(f"{class_id} was split and merged too many times")
+        self.count(len(parts) * (1 + sum(len(leaf.path) + 2 for leaf in leaves)))
         self.splits.append(Split(rows, temperature))
         self.divided[class_id] = (number, parts)
         before = self.classes
@@ -117,7 +128,8 @@ def read_history(path: Path, model: str) -> tuple[dict[str, Any], ...]:
     try:
         history, version, found = tuple(content["history"]), content["format"], content["model"]
         own, said = own_hash(content), content.get("self")
-    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        json.dumps(history, ensure_ascii=False).encode()  # half a surrogate can be read, but not be written again
+    except (AttributeError, KeyError, TypeError, RecursionError, UnicodeEncodeError) as error:
         raise InputError(f"{path} cannot be read as a history of edits: mend it, or move it away.") from error
     if version != EDITS_FORMAT:
         shown = version if isinstance(version, int) else "unknown"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -273,12 +274,18 @@ class Edits:
         return Applied(label, confidence, second)
 
 
-def change(run: str | Path, edit: Callable[[Edits], Edits], after: Callable[[Edits], None] | None = None) -> Edits:
+def change(
+    run: str | Path,
+    edit: Callable[[Edits], Edits],
+    after: Callable[[Edits], None] | None = None,
+    lock: Callable[[Path], AbstractContextManager[None]] = locked,
+) -> Edits:
     """Load, change and save the edits of a run while no other process does; `after` runs before the next one may."""
     folder = run_folder(run)
-    with locked(folder):
+    with lock(folder):
         tidy(folder)
         edits = edit(Edits.load(folder))
+        edits.check()  # saved, what cannot be followed would have to be mended by hand
         edits.save(folder)
         if after is not None:
             after(edits)

@@ -258,9 +258,13 @@ def run_training(
     shown = bar(f"training {config.method.name}, epoch", feed.epochs, enabled=distributed.rank() == 0)
     heavy = makes_views(feed.source)  # where the trunk runs in every step it has all cores
     conditions = nullcontext() if heavy else threads_for(feed.batch_size * method.out_dim)
+    told: list[str] = []
 
     def watch(steps: int) -> None:
         log.recover(checkpoints)  # at once: another kill may come before the epoch ends
+        for text in checkpoints.problems[len(told) :] if checkpoints else ():
+            told.append(text)
+            say(f"passed over a damaged checkpoint: {text}")
         progress.move(steps / feed.steps_per_epoch)
 
     with reused_blocks(), conditions, shown as progress:
@@ -272,6 +276,4 @@ def run_training(
             log.add(row)
             progress.advance(to=epoch.number, note=f"loss {sum(epoch.losses.values()):.3f}")
     log.close()
-    for problem_text in checkpoints.problems if checkpoints else ():
-        say(f"passed over a damaged checkpoint: {problem_text}")
     return log.rows()

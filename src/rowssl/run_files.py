@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,8 +80,10 @@ def _set_aside_foreign_edits(out: Path, identity: str) -> None:
     except (InputError, KeyError, TypeError):
         same = False
     if not same:
-        os.replace(path, path.with_suffix(".old.json"))
-        err.print(f"{path} was made for another model: it is now {path.with_suffix('.old.json').name}", markup=False)
+        names = (path.with_suffix(f".old{f'-{number}' if number > 1 else ''}.json") for number in count(1))
+        aside = next(name for name in names if not os.path.lexists(name))  # edits set aside earlier stay
+        os.replace(path, aside)
+        err.print(f"{path} was made for another model: it is now {aside.name}", markup=False)
 
 
 def save_answers(path: Path, run: Run) -> None:

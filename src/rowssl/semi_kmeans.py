@@ -90,8 +90,8 @@ def semi_supervised_kmeans(
     def settled(shift: Tensor) -> bool:
         return float(shift.sum()) ** 2 < tol
 
-    def judged(centers: Tensor, n_iter: int) -> KMeansResult:
-        free_labels, _ = nearest(free_rows, norms, centers)
+    def judged(centers: Tensor, n_iter: int, found: tuple[Tensor, Tensor]) -> KMeansResult:
+        free_labels, _ = found
         inertia = inertia_of(free_rows, centers, free_labels) + inertia_of(pinned, centers, target[known_rows])
         labels = target.clone()
         labels[other_rows] = free_labels
@@ -108,8 +108,10 @@ def semi_supervised_kmeans(
         best_centers, least = start, float("inf")
         for run in track(range(n_init), "semi-supervised k-means", enabled=progress):
             start[~known] = part[seeds[run]]
-            centers, _ = lloyd(part, part_norms, start.clone(), max_iter, settled, share * sums, share * counts, ENOUGH)
-            distance = nearest(part, part_norms, centers)[1]
+            pinned_part = (share * sums, share * counts)
+            centers, _, (_, distance) = lloyd(
+                part, part_norms, start.clone(), max_iter, settled, *pinned_part, enough=ENOUGH
+            )
             pull = float(((class_means - centers).square().sum(1).double() * counts).sum())  # of the labelled rows
             if (inertia := float(distance.double().sum()) + share * pull) < least:
                 best_centers, least = centers, inertia
@@ -211,8 +213,8 @@ def lloyd(
     pinned_sums: Tensor | None = None,
     pinned_counts: Tensor | None = None,
     enough: float = 0.0,
-) -> tuple[Tensor, int]:
-    """Centres after Lloyd iterations until `settled(shift of each centre)`, and how many iterations that took.
+) -> tuple[Tensor, int, tuple[Tensor, Tensor]]:
+    """Centres after Lloyd iterations until `settled(shift of each centre)`, how many that took, and what is `nearest` to them.
 
     With `enough`, also when one has lowered the free rows' inertia by less than this share.
     """
@@ -224,11 +226,11 @@ def lloyd(
         new, distance = nearest(x, norms, centers)
         now = float(distance.double().sum()) if enough else 0.0
         if enough and now > (1 - enough) * before:
-            return centers, step
+            return centers, step, (new, distance)
         before = now
         rows = (new != labels).nonzero()[:, 0]
         if step > 1 and len(rows) == 0:
-            return centers, step
+            return centers, step, (new, distance)
         if step > 1:
             _accumulate(sums, x, labels, rows, sign=-1)
         _accumulate(sums, x, new, rows)
@@ -245,8 +247,8 @@ def lloyd(
         shift = (moved - centers).norm(dim=1)
         centers = moved
         if settled(shift):
-            return centers, step
-    return centers, max_iter
+            break
+    return centers, step, nearest(x, norms, centers)
 
 
 def _fill_empty(x: Rows, centers: Tensor, labels: Tensor, distance: Tensor, sums: Tensor, counts: Tensor) -> None:

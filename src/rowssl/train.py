@@ -96,6 +96,7 @@ def train(
     """
     optimiser = build_optimiser(method, options)
     names: dict[Tensor, str] = {parameter: name for name, parameter in method.named_parameters()}
+    remembered = [*names, *(buffer for buffer in method.buffers() if buffer.is_floating_point() and buffer.numel())]
     first, totals, before = _restore(method, optimiser, names, checkpoints, (identity, *older), feed)
     method.train()
     if first == 0:
@@ -129,9 +130,9 @@ def train(
             (options.save_within_seconds, options.save_seconds)[batch.last_of_epoch],
         )
         due = saves and (age > patience or step + 1 == feed.steps)
-        finite = not (due or batch.last_of_epoch) or bool(torch.isfinite(size_of(list(names))))
+        finite = not (due or batch.last_of_epoch) or bool(torch.isfinite(size_of(remembered)))
         if batch.last_of_epoch and not finite:  # within an epoch the next step's loss tells, and all processes at once
-            _stop(checkpoints, batch, result, optimiser.lr, "A weight after the update")
+            _stop(checkpoints, batch, result, optimiser.lr, "A weight, or what the method remembers, after the update")
 
         for name, term in result.losses.items():
             totals[name] = totals.get(name, 0.0) + term.detach()

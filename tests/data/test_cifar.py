@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import pickle
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rowssl.data import pickled_arrays
 from rowssl.data.benchmarks import load_benchmark
 from rowssl.errors import InputError
 
@@ -149,6 +151,39 @@ def test_damaged_archive(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:20_000])
     with pytest.raises(InputError, match="is not a readable archive"):
         load_benchmark("cifar100", tmp_path)
+
+
+def test_an_archive_of_many_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, members = (
+        tmp_path / "cifar-100-python.tar.gz",
+        {f"cifar-100-python/{k}": v for k, v in cifar100_members().items()},
+    )
+    write_tar(path, {f"cifar-100-python/{i}": b"" for i in range(50)} | members)
+    assert len(load_benchmark("cifar100", tmp_path)[0]) == 30
+    seen = []
+    following = tarfile.TarFile.next
+    monkeypatch.setattr(tarfile.TarFile, "next", lambda archive: seen.append(1) or following(archive))
+    write_tar(path, {f"cifar-100-python/{i}": b"" for i in range(1000)} | members)
+    with pytest.raises(InputError, match=r"tar\.gz is not a readable archive: it holds more files than CIFAR has$"):
+        load_benchmark("cifar100", tmp_path)
+    assert len(seen) < 400  # the rest was not looked at
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_an_archive_of_headers_of_headers(tmp_path: Path, kind: bytes) -> None:
+    header = tarfile.TarInfo("x")
+    header.type = kind
+    (tmp_path / "cifar-100-python.tar.gz").write_bytes(gzip.compress(header.tobuf() * 5000 + bytes(1024)))
+    with pytest.raises(InputError, match="is not a readable archive"):
+        load_benchmark("cifar100", tmp_path)
+
+
+def test_a_pickle_of_many_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pickled_arrays.OPERATIONS >= 10 * 400_000  # those of the largest real file
+    monkeypatch.setattr(pickled_arrays, "OPERATIONS", 1000)
+    assert pickled_arrays.read_pickled_arrays(python2_pickle({"labels": [7] * 900}), "x") == {"labels": [7] * 900}
+    with pytest.raises(InputError, match=r"x is not a file .* refused: it has more operations than a file of arrays$"):
+        pickled_arrays.read_pickled_arrays(python2_pickle({"labels": [7] * 1100}), "x")
 
 
 @pytest.mark.parametrize("place", [".", "cifar10", "cifar10/data", "cifar10/plain_text"])

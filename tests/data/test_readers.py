@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pyarrow.parquet as parquet
 import pytest
 from PIL import Image
 
+from rowssl.data import labels as label_files
+from rowssl.data.labels import labels_from_csv, read_csv
 from rowssl.data.table import read_table
 from rowssl.errors import InputError
 
@@ -88,6 +91,65 @@ def test_csv_with_labels_in_another_file(folder: Path) -> None:
     labels.write_text("path,label\nz.png,new\n")
     with pytest.raises(InputError, match=r"labels.csv row 2 names 'z.png', which is not among the images"):
         read_table(path, labels=labels)
+
+
+def test_csv_keeps_no_blank_lines(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    for content in ("a,b\n1,2\n" + "\n" * 1000, "a,b\n" + "\n" * 1000 + "1,2\n", "a\n1\n" + "\n" * 1000):
+        path.write_text(content)
+        assert len(read_csv(path).rows) == 1
+    path.write_text("label\nx\n\ny\n\n\n")  # in a file of one column they are rows without a label
+    assert read_csv(path).rows == [(2, ["x"]), (3, [""]), (4, ["y"])]
+    for count in (3, 4, 5):
+        found = labels_from_csv(path, count, by_name=None, folder=None, label_column=None)
+        assert found == ["x", None, "y", None, None][:count]
+    for count in (2, 6):
+        with pytest.raises(InputError, match=f"has {3 if count == 2 else 5} labels for {count} rows"):
+            labels_from_csv(path, count, by_name=None, folder=None, label_column=None)
+
+
+@pytest.mark.parametrize("line", ["\n", "\r", "\n\r", ",\n", ",,,,"])
+def test_csv_rows_that_need_more_memory_than_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("a" + line * (2**20 // len(line)) + "b", newline="")
+    monkeypatch.setattr(label_files, "available_memory", lambda: 2**26)
+    monkeypatch.setattr(label_files.csv, "reader", lambda *_, **__: pytest.fail("the rows are made"))
+    with pytest.raises(InputError, match=r"x\.csv needs 0\.\d GB to be read, more than the memory that is free$"):
+        read_csv(path)
+    with path.open("wb") as file:
+        file.truncate(2**40)  # a sparse file takes no room
+    with pytest.raises(InputError, match=r"needs 6597\.1 GB to be read"):
+        read_csv(path)
+
+
+def test_labels_of_names_that_look_alike(tmp_path: Path) -> None:
+    """`a\\xff.png` is a name of its own, and how a name with the byte 0xff is shown."""
+    pictures, labels = tmp_path / "pictures", tmp_path / "labels.csv"
+    pictures.mkdir()
+
+    def labelled(*names: bytes) -> dict[bytes, int]:
+        for old in pictures.rglob("*.png"):
+            old.unlink()
+        for name in names:
+            place = Path(os.fsdecode(os.path.join(os.fsencode(pictures), name)))
+            place.parent.mkdir(exist_ok=True)
+            place.write_bytes(png(1))
+        table = read_table(pictures, labels=labels)
+        paths = [os.fsencode(path.relative_to(pictures)) for path in table.paths or ()]
+        return dict(zip(paths, table.labels.tolist(), strict=True))
+
+    labels.write_text("path,label\na\\xff.png,cat\n")
+    assert labelled(b"a\xff.png") == {b"a\xff.png": 0}
+    assert labelled(b"a\xff.png", b"a\\xff.png") == {b"a\xff.png": -1, b"a\\xff.png": 0}
+    with pytest.raises(InputError, match=r"labels\.csv row 2 names .*, which may mean 2 files"):
+        labelled(b"a\xff.png", b"a/xff.png")  # a backslash may be meant as a slash
+    labels.write_text("path,label\nb\\x85.png,cat\n")
+    with pytest.raises(InputError, match="may mean 2 files"):
+        labelled(b"b\x85.png", "b\x85.png".encode())  # a byte, and a control character
+    labels.write_text(f"path,label\n{pictures}/b\\x85.png,cat\n")
+    assert labelled(b"b\x85.png") == {b"b\x85.png": 0}
 
 
 def test_parquet_of_hugging_face(folder: Path) -> None:

@@ -226,3 +226,20 @@ def test_a_file_of_the_trunk_cache(
         (folder / "manifest.json").write_bytes(whole)
     where = "in memory" if in_memory else "on disk"
     tally(f"one flipped bit in `{name}` of a trunk cache read {where}: found and computed again", found, len(bits))
+
+
+def test_the_name_of_the_hash_in_the_manifest_of_a_trunk_cache(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def opened() -> Path:
+        return open_trunk_cache(make_table(4), make_encoder(), recipe=RECIPE, n_views=1, seed=0, folder=tmp_path).folder
+
+    file = opened() / "manifest.json"
+    whole = file.read_bytes()
+    begin = whole.index(b'"self"')
+    for position in range(begin, begin + len(b'"self"')):
+        with flipped(file, position, 0):
+            capfd.readouterr()
+            opened()
+            assert f"{file} is damaged" in capfd.readouterr().err.replace("\n", "")
+            assert file.read_bytes() == whole

@@ -100,7 +100,9 @@ def test_an_update_that_is_no_number_is_not_saved(problem: Problem, tmp_path: Pa
     method = build("dts-paper", problem)
     feed = feed_of(problem, epochs=1)
     feed.steps_per_epoch = 1
-    with pytest.raises(NonFiniteError, match="A weight after the update is not finite at step 0"):
+    with pytest.raises(
+        NonFiniteError, match="A weight, or what the method remembers, after the update is not finite at step 0"
+    ):
         list(train(method, feed, Optimisation(lr=3e38, save_seconds=0), checkpoints=checkpoints, identity="me"))
     assert (tmp_path / "non-finite.json").exists()
     assert list(checkpoints.folder.glob("step-*")) == []

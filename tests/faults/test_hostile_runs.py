@@ -202,6 +202,7 @@ MULTIPLY = [
         {"do": "merge", "into": f"a{i}.1", "class": f"a{i}.2"},
     )
 ]
+NESTED = [split("a" if i == 0 else f"a{i - 1}.1", [f"a{i}.1", f"a{i}.2"], UNITS) for i in range(200)]
 HISTORIES: dict[str, Any] = {
     "joins itself": [{"do": "merge", "into": "a", "class": "a"}],
     "comes back": [{"do": "merge", "into": "b", "class": "a"}, {"do": "move", "rows": {}, "new": ["a"]},
@@ -212,6 +213,10 @@ HISTORIES: dict[str, Any] = {
     "a part twice": [split("a", ["x", "x"], UNITS)],
     "a part that is none": [split("a", [["x"], "y"], UNITS)],
     "multiplies": MULTIPLY,
+    "very deep": NESTED,
+    "many new ones": [{"do": "move", "rows": {}, "new": [f"new {i}" for i in range(40_000)]}],
+    "half a surrogate": [{"do": "rename", "class": "a", "name": "x", "note": "\ud800"}],
+    "half a surrogate in a key": [{"do": "rename", "class": "a", "name": "x", "\udfff": 1}],
     "ragged": [split("a", ["x", "y"], [[1.0], [1.0, 0.0]])],
     "short": [split("a", ["x", "y"], [[1.0], [0.0]])],
     "not finite": [split("a", ["x", "y"], [[float("nan")] * 192, [1.0] * 192])],

@@ -24,6 +24,7 @@ from rowssl.errors import InputError
 
 _MEMBER_BYTES = 400_000_000  # the largest real member has 153 MB
 _ARCHIVE_BYTES = 800_000_000  # real archives have 186 MB unpacked
+_MEMBERS = 300  # real archives have at most 9; each is 512 bytes that pack to nearly nothing, and an object here
 _LAYOUT = {
     10: ("cifar-10-batches-py", "cifar-10-python.tar.gz", tuple(f"data_batch_{i}" for i in range(1, 6)), "test_batch"),
     100: ("cifar-100-python", "cifar-100-python.tar.gz", ("train",), "test"),
@@ -147,11 +148,15 @@ def _read_archive(path: Path, classes: int) -> tuple[Table, Table]:
     inner = _LAYOUT[classes][0]
     try:
         with gzip.open(path) as stream, tarfile.open(fileobj=cast(IO[bytes], _Bounded(stream)), mode="r:") as archive:
+            entries: dict[str, tarfile.TarInfo] = {}
+            for number, found in enumerate(archive):  # `getmember` would list all of them first
+                if number >= _MEMBERS:
+                    raise tarfile.ReadError("it holds more files than CIFAR has")
+                entries[found.name] = found
 
             def member(name: str) -> bytes | None:
-                try:
-                    entry = archive.getmember(f"{inner}/{name}")
-                except KeyError:
+                entry = entries.get(f"{inner}/{name}")
+                if entry is None:
                     return None
                 if not entry.isfile() or entry.size > _MEMBER_BYTES:
                     raise InputError(f"{printable(str(path))}: {name} is no file of CIFAR's size")
@@ -159,7 +164,7 @@ def _read_archive(path: Path, classes: int) -> tuple[Table, Table]:
                 return None if file is None else file.read()
 
             return _read_members(path, classes, member)
-    except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
+    except (tarfile.TarError, zlib.error, OSError, EOFError, RecursionError) as error:  # headers of headers of headers
         raise InputError(f"{printable(str(path))} is not a readable archive: {printable(str(error))}") from error
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import InputError
+from ..memory import available_memory
 from .images import printable
 
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "image", "img", "image_path")
@@ -21,6 +22,9 @@ LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "category")
 ROW_COLUMNS = ("row", "index")
 # Written where there is no label. "none" and "unknown" may be real classes: `check` mentions them instead.
 UNLABELLED = frozenset({"", "-1", "-1.0", "nan", "null", "<na>"})
+_READING = 6  # bytes for each byte of a CSV file: itself, its text, and four a character in the hands of its reader
+_ROW_BYTES, _CELL_BYTES = 192, 64  # that a row takes besides its cells, and a cell besides its characters
+_UNASKED = 2**26  # bytes that are taken anyway: a container counts what it has read of files as memory that is taken
 _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 _WHOLE = re.compile(r"([+-]?[0-9]{1,18})(\.0+)?")
 
@@ -32,6 +36,7 @@ class CsvFile:
     path: Path
     columns: list[str]
     rows: list[tuple[int, list[str]]]
+    blank: int = 0  # empty lines at the end of a file of one column, which may be rows without a label
 
     def find(self, wanted: str | None, known: Sequence[str]) -> int | None:
         """Position of the column `wanted`, else of the first of `known` that exists, whatever its case."""
@@ -61,6 +66,7 @@ def read_csv(path: Path) -> CsvFile:
     """Read a CSV file (UTF-8, separated by commas, semicolons or tabs) whose first row names the columns."""
     name = printable(str(path))
     try:
+        _require_memory(_READING * path.stat().st_size, name)
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{name} cannot be read: {error.strerror or error}") from None
@@ -71,34 +77,63 @@ def read_csv(path: Path) -> CsvFile:
         raise InputError(f"{name} is not UTF-8 text (row {row}); save it again as 'CSV UTF-8'") from None
     first = text.split("\n", 1)[0]
     delimiter = max(",;\t", key=first.count)
-    records: list[list[str]] = []
+    _require_memory(_size_of_rows(text, delimiter), name)
+    columns: list[str] = []
+    rows: list[tuple[int, list[str]]] = []
+    number = blank = 0
     try:
-        records.extend(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
+        for number, cells in enumerate(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True), 1):
+            if number == 1:
+                columns = [cell.strip() for cell in cells]
+                if not any(columns):
+                    break
+            elif not cells:
+                blank += 1
+            elif len(cells) != len(columns):
+                raise InputError(f"{name} row {number} has {len(cells)} cells, but its first row names {len(columns)}")
+            else:
+                if len(columns) == 1:  # an empty line is an empty cell
+                    rows.extend((empty, [""]) for empty in range(number - blank, number))
+                rows.append((number, cells))
+                blank = 0
     except csv.Error as error:
         raise InputError(
-            f"{name} is not a well-formed CSV file near row {len(records) + 1}: {printable(str(error))}"
+            f"{name} is not a well-formed CSV file near row {number + 1}: {printable(str(error))}"
         ) from None
-    if not records or not any(cell.strip() for cell in records[0]):
+    if not any(columns):
         raise InputError(f"{name} has no first row that names the columns")
-    columns = [cell.strip() for cell in records[0]]
-    rows = []
-    for number, cells in enumerate(records[1:], start=2):
-        if not cells and len(columns) > 1:
-            continue  # an empty line; in a file of one column it is an empty cell
-        cells = cells or [""]
-        if len(cells) != len(columns):
-            raise InputError(f"{name} row {number} has {len(cells)} cells, but its first row names {len(columns)}")
-        rows.append((number, cells))
-    return CsvFile(path, columns, rows)
+    return CsvFile(path, columns, rows, blank if len(columns) == 1 else 0)
+
+
+def _size_of_rows(text: str, delimiter: str) -> int:
+    """How many bytes the rows of a CSV file take at most: hundreds for a line of one character."""
+    end = len(text.rstrip("\r\n"))  # empty lines at the end are counted, not kept
+    lines = text.count("\n", 0, end) + text.count("\r", 0, end) - text.count("\r\n", 0, end) + 1
+    cells = lines + text.count(delimiter, 0, end)
+    return lines * _ROW_BYTES + cells * _CELL_BYTES + _READING * len(text)
+
+
+def _require_memory(needed: int, name: str) -> None:
+    """An InputError when the memory for a file is not there."""
+    free = available_memory()
+    if needed > _UNASKED and free and needed > free:
+        raise InputError(f"{name} needs {needed / 1e9:.1f} GB to be read, more than the memory that is free")
 
 
 def labels_from_csv(
-    path: Path, count: int, *, by_name: Mapping[str, int] | None, folder: Path | None, label_column: str | None
+    path: Path,
+    count: int,
+    *,
+    by_name: Mapping[str, int] | None,
+    folder: Path | None,
+    label_column: str | None,
+    by_printed: Mapping[str, Sequence[int]] | None = None,
 ) -> list[str | None]:
     """One label (or None) for each of `count` rows.
 
-    The file names rows by a path column (looked up in `by_name`), by a `row` column (from 0), or, where the order of
-    the rows is certain (`folder` is None), by having exactly one label for each row.
+    The file names rows by a path column (looked up in `by_name`, then in `by_printed`, where files may share a name), by a
+    `row` column (from 0), or, where the order of the rows is certain (`folder` is None), by having exactly one label for
+    each row.
     """
     table = read_csv(path)
     label = table.need(label_column, LABEL_COLUMNS)
@@ -117,7 +152,7 @@ def labels_from_csv(
         if by_number is not None:
             row = _row_number(table, number, cells[key], count)
         else:
-            row = _row_of_path(table, number, cells[key], by_name or {}, folder)
+            row = _row_of_path(table, number, cells[key], by_name or {}, by_printed or {}, folder)
         text = label_text(cells[label])
         if text is None:
             continue
@@ -133,8 +168,9 @@ def labels_from_csv(
 
 def _in_order(table: CsvFile, count: int) -> list[str | None]:
     values = [cells[0] for _, cells in table.rows]
+    values += [""] * min(table.blank, max(0, count - len(values)))
     while len(values) > count and not values[-1]:
-        values.pop()  # empty lines at the end of the file
+        values.pop()  # empty cells at the end of the file
     if len(values) != count:
         raise InputError(f"{table} has {len(values)} labels for {count} rows; add a 'row' column to label only some")
     return [label_text(value) for value in values]
@@ -146,13 +182,28 @@ def _row_number(table: CsvFile, number: int, text: str, count: int) -> int:
     return int(text)
 
 
-def _row_of_path(table: CsvFile, number: int, text: str, by_name: Mapping[str, int], folder: Path | None) -> int:
+def _row_of_path(
+    table: CsvFile,
+    number: int,
+    text: str,
+    by_name: Mapping[str, int],
+    by_printed: Mapping[str, Sequence[int]],
+    folder: Path | None,
+) -> int:
     if not text.strip():
         raise InputError(f"{table} row {number} has no path")
-    for spelling in (text, text.replace("\\", "/")):
-        for candidate in (spelling, relative_to(spelling, folder)):
-            if candidate in by_name:
-                return by_name[candidate]
+    spellings = (text, relative_to(text, folder))
+    for candidate in spellings:
+        if candidate in by_name:
+            return by_name[candidate]
+    # No file of just that name: backslashes may be meant as slashes, or as the escapes of a name that cannot be written.
+    slashed = text.replace("\\", "/")
+    possible = [by_name[name] for name in (slashed, relative_to(slashed, folder)) if name in by_name][:1]
+    possible += [row for name in spellings for row in by_printed.get(name, ())]
+    if len(set(possible)) > 1:
+        raise InputError(f"{table} row {number} names {printable(text)!r}, which may mean {len(set(possible))} files")
+    if possible:
+        return possible[0]
     where = "among the images" if folder is None else f"in {printable(str(folder))}"
     if folder is not None and os.path.exists(folder / text):
         raise InputError(f"{table} row {number} names {printable(text)!r}, which is {where} but is not an image file")

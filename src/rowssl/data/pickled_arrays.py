@@ -18,6 +18,7 @@ from rowssl.data.images import printable
 from rowssl.errors import InputError
 
 NESTED = 10_000  # tuples in a file; an array has five of them, and too deep a nest of them would exhaust the C stack
+OPERATIONS = 4_000_000  # in a file, each of which may take a hundred bytes; the largest real one has about 400,000
 KINDS = {f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)}
 
 
@@ -79,7 +80,9 @@ class _Machine:
 
     def run(self, data: bytes) -> Any:
         """What the program leaves."""
-        for operation, argument, _ in pickletools.genops(data):
+        for number, (operation, argument, _) in enumerate(pickletools.genops(data)):
+            if number >= OPERATIONS:
+                raise ValueError("it has more operations than a file of arrays")
             if operation.name == "STOP":
                 return self.stack.pop()
             step = _STEPS.get(operation.name)

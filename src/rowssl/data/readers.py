@@ -32,8 +32,14 @@ def read_folder(folder: Path, labels: Path | None, *, label_column: str | None, 
     values: Sequence[object] = [None] * len(relative)
     if labels is not None:
         # A name that is not UTF-8 cannot stand in a CSV file as it is: its printable form is accepted, too.
-        by_name = {text: row for row, both in enumerate(zip(names, relative, strict=True)) for text in both}
-        values = labels_from_csv(labels, len(names), by_name=by_name, folder=folder, label_column=label_column)
+        by_printed: dict[str, list[int]] = {}
+        for row, (name, path) in enumerate(zip(names, relative, strict=True)):
+            if name != path:
+                by_printed.setdefault(name, []).append(row)
+        by_name = {path: row for row, path in enumerate(relative)}
+        values = labels_from_csv(
+            labels, len(names), by_name=by_name, by_printed=by_printed, folder=folder, label_column=label_column
+        )
     elif all("/" in path for path in relative):
         classes = [path.split("/", 1)[0] for path in relative]
         values = [None if name.lower() in _UNLABELLED_FOLDERS else printable(name) for name in classes]

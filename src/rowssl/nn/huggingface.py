@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from rowssl.nn.tails import Pool, StageTail
 from rowssl.nn.vit import Block, LastBlocks
 from rowssl.nn.weight_files import check_values, one_line, stored_sizes
 from rowssl.nn.weights import DEEPEST
+from rowssl.plain_files import LARGEST_CONFIG, read_json
 
 LARGEST = 2**18  # of the numbers in a config.json, where the words of a tokenizer are counted too
 # Entries by which transformers would read other files than the ones that are looked at here.
@@ -64,7 +64,7 @@ def _quiet(logging: Any) -> Iterator[None]:
 def check_numbers(folder: Path) -> None:
     """An InputError unless a config.json holds numbers that an encoder could have: transformers counts up to some of them."""
     path = folder / "config.json"
-    left = [("", json.loads(path.read_text(encoding="utf-8")))]
+    left = [("", read_json(path, LARGEST_CONFIG, links=True))]
     while left:
         name, value = left.pop()
         if isinstance(value, dict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from rowssl.errors import InputError
 from rowssl.nn.encoders import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from rowssl.nn.weights import hub_answers, verify
+from rowssl.plain_files import LARGEST_CONFIG, read_plain
 
 # Supported kinds; every one can have an adapter, the first a `stage` tail, the second (not DINOv3) a `blocks` tail.
 CONVOLUTIONAL = {"resnet", "convnext", "convnextv2"}
@@ -61,10 +63,14 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object; empty if it does not, or is not there."""
+    """A JSON file that holds an object; empty if it does not, or is not there; InputError if it is none to be opened."""
+    if not os.path.exists(path):
+        return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = json.loads(read_plain(path, LARGEST_CONFIG, links=True).decode("utf-8"))
+    except InputError:  # which is a ValueError
+        raise
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -99,9 +99,7 @@ class TrunkStore:
         """A manifest that is absent, damaged or of something else is an empty one: the cache can be computed again."""
         try:
             facts = json.loads(self.manifest.read_text(encoding="utf-8"))
-            self.damaged = own_hash(facts) != facts.get(
-                "self", own_hash(facts)
-            )  # without a hash: of an earlier version
+            self.damaged = own_hash(facts) != facts["self"]
             if self.damaged or (facts["format"], facts["key"], tuple(facts["shape"])) != (FORMAT, self.key, self.shape):
                 return []
             shards: list[Shard] = []

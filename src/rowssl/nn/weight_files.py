@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import pickletools
 import re
 import tarfile
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from rowssl.errors import InputError
+from rowssl.plain_files import LARGEST_CONFIG, read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,11 +99,13 @@ def stored_sizes(folder: Path) -> dict[str, int]:
     sizes: dict[str, int] = {}
     try:
         if not files[0].is_file() and index.is_file():
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            names = sorted(set(read_json(index, LARGEST_CONFIG, links=True)["weight_map"].values()))
             if any(Path(name).name != name for name in names):
                 raise ValueError("the index names a file that is not in the folder")
             files = [folder / name for name in names]
         for file in files:
+            if file.exists() and not file.is_file():  # safetensors would wait for a pipe
+                raise ValueError(f"{file.name} is no plain file")
             with safe_open(file, framework="pt") as opened:  # which compares the header with the length of the file
                 sizes |= {name: prod(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
     except Exception as error:

@@ -20,9 +20,10 @@ from starlette.routing import Route
 
 from rowssl import __version__, edit_run
 from rowssl.data.images import MAX_PIXELS
-from rowssl.edit_run import Changed
+from rowssl.edit_run import Busy, Changed, Terms
 from rowssl.errors import ImageError, InputError
-from rowssl.serve.gate import Gate
+from rowssl.serve.bodies import Bodies
+from rowssl.serve.gate import Gate, Ticket
 from rowssl.serve.guard import Guard
 from rowssl.serve.models import Answer, ClassPage, Edited, Embedding, Health, Merge, Move, Overview, Problem, Rename
 from rowssl.serve.models import Split as SplitBody
@@ -53,6 +54,8 @@ class Limits:
     workers: int = 2  # answers at a time
     queue: int = 64  # answers waiting
     seconds: float = 30.0
+    bodies: int = 128  # on their way in at a time: half of the connections
+    held: int = 2**28  # bytes of all bodies at a time, most of them on disk
 
 
 def create_app(served: Served, *, host: str = "127.0.0.1", token: str = "", limits: Limits | None = None) -> Guard:
@@ -88,15 +91,18 @@ def create_app(served: Served, *, host: str = "127.0.0.1", token: str = "", limi
         responses=REFUSALS | {415: {"model": Problem, "description": "Not an image."}},
     )
     async def predict(request: Request) -> Answer:
+        ticket = Ticket(limits.seconds)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "application/json":
-            return await answers.run(served.answer_embedding, partial(_embedding, request))
+            values = await request.body()  # before a place is taken: it may never come
+            return await answers.run(lambda: served.answer_embedding(_embedding(values)), ticket)
         if kind != "multipart/form-data":
             raise HTTPException(415, "Send an image as multipart/form-data, or an embedding as application/json.")
         if not served.model.takes_images:
             raise HTTPException(422, 'The run is on embeddings: send JSON, {"embedding": [...]}, and no image.')
         try:
-            return await answers.run(partial(_judge, served), partial(_upload, request, limits.upload))
+            file = await _upload(request, limits.upload)
+            return await answers.run(partial(_judge, served, file), ticket)
         finally:
             await request.close()
 
@@ -128,13 +134,16 @@ def create_app(served: Served, *, host: str = "127.0.0.1", token: str = "", limi
         return Response(picture, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=86400"})
 
     async def edit(work: Callable[..., Changed], *asked: str, **options: object) -> Edited:
+        ticket = Ticket(limits.seconds)
+
         def change() -> Edited:
             for one in asked:
                 served.view().place(one)  # 404 rather than 422
-            overview, problems = served.edit(lambda: work(served.folder, report=False, **options))
+            terms = Terms(ticket.left() / 2, ticket.claim)  # half: those behind it are to be told in time too
+            overview, problems = served.edit(lambda: work(served.folder, report=False, terms=terms, **options))
             return Edited(**overview.model_dump(), problems=list(problems))
 
-        return await edits.run(change)
+        return await edits.run(change, ticket)
 
     async def renamed(class_id: str) -> None:
         """`/classes/x/merge` is POST alone, unless `x/merge` is a class."""
@@ -171,7 +180,8 @@ def create_app(served: Served, *, host: str = "127.0.0.1", token: str = "", limi
     async def undo() -> Edited:
         return await edit(edit_run.undo)
 
-    return Guard(app, host=host, token=token, body=limits.body, upload=limits.upload + ENVELOPE)
+    bodies = Bodies(limits.bodies, limits.held, limits.seconds)
+    return Guard(app, host=host, token=token, body=limits.body, upload=limits.upload + ENVELOPE, bodies=bodies)
 
 
 def _asked_about(served: Served) -> dict[str, Any]:
@@ -206,9 +216,9 @@ async def _upload(request: Request, limit: int) -> BinaryIO:
     raise HTTPException(422, "There is no file in the request: send the image as the field `image`.")
 
 
-async def _embedding(request: Request) -> list[float]:
+def _embedding(body: bytes) -> list[float]:
     try:
-        return Embedding.model_validate_json(await request.body()).embedding
+        return Embedding.model_validate_json(body).embedding
     except ValidationError as error:
         raise HTTPException(422, _sentence(error.errors())) from None
 
@@ -225,7 +235,7 @@ def _refusals(app: FastAPI) -> None:
 
     @app.exception_handler(InputError)
     async def refused(_: Request, error: InputError) -> JSONResponse:
-        status = 404 if isinstance(error, NotThere) else 503 if isinstance(error, Stale) else 422
+        status = 404 if isinstance(error, NotThere) else 503 if isinstance(error, Stale | Busy) else 422
         return JSONResponse({"detail": str(error)}, status)
 
     @app.exception_handler(RequestValidationError)

@@ -10,10 +10,11 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rowssl.serve.bodies import Bodies
 
 COOKIE = "rowssl-token"
 HEADERS = {
@@ -51,10 +52,12 @@ class Guard:
         What every request must carry as `Authorization: Bearer`, cookie or `?token=`; empty for none.
     body, upload
         Largest body in bytes, in general and of POST /predict.
+    bodies
+        What all bodies together may take.
     """
 
-    def __init__(self, app: ASGIApp, *, host: str, token: str, body: int, upload: int) -> None:
-        self.app, self.token, self.body, self.upload = app, token, body, upload
+    def __init__(self, app: ASGIApp, *, host: str, token: str, body: int, upload: int, bodies: Bodies) -> None:
+        self.app, self.token, self.body, self.upload, self.bodies = app, token, body, upload, bodies
         self.any_address = host in EVERYWHERE
         self.names = {"localhost", "127.0.0.1", "::1", host.lower()}
         if self.any_address:
@@ -80,8 +83,10 @@ class Guard:
         if refused is not None:
             await refused(scope, receive, send_safely)
             return
-        with suppress(ClientDisconnect):  # whoever went away in the middle of a request needs no answer
-            await self.app(scope, self.counted(scope, receive), send_safely)
+        limit = self.limit(scope)
+        # Whoever went away in the middle of a request needs no answer.
+        with suppress(ClientDisconnect), self.bodies.received(receive, limit, too_large(limit)) as receive_some:
+            await self.app(scope, receive_some, send_safely)
 
     def refuse(self, scope: Scope) -> Response | None:
         """The response to a request that goes no further."""
@@ -103,7 +108,7 @@ class Guard:
                 )
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()) or len(length) > 18 or int(length) > self.limit(scope):
-            return self.too_large(scope)
+            return _refusal(413, too_large(self.limit(scope)))
         return None
 
     def right_host(self, text: str) -> bool:
@@ -125,26 +130,9 @@ class Guard:
     def limit(self, scope: Scope) -> int:
         return self.upload if scope["path"] == "/predict" else self.body
 
-    def too_large(self, scope: Scope) -> Response:
-        return _refusal(413, _too_large(self.limit(scope)))
 
-    def counted(self, scope: Scope, receive: Receive) -> Receive:
-        """`receive` that stops when the body is too large, whatever its header said of its length."""
-        read, limit = 0, self.limit(scope)
-
-        async def receive_some() -> Message:
-            nonlocal read
-            message = await receive()
-            if message["type"] == "http.request":
-                read += len(message.get("body", b""))
-                if read > limit:
-                    raise HTTPException(413, _too_large(limit))
-            return message
-
-        return receive_some
-
-
-def _too_large(limit: int) -> str:
+def too_large(limit: int) -> str:
+    """What is said with a 413."""
     return f"The upload is above the limit of {limit / 2**20:.0f} MiB."
 
 
