@@ -36,8 +36,10 @@ class Centred:
 
     def __getitem__(self, which: slice | Tensor | int) -> Tensor:
         given = self.as_given(which)
-        its_own = given.untyped_storage().data_ptr() != self.x.untyped_storage().data_ptr()
-        return given.sub_(self.mean) if its_own else given - self.mean
+        picked = which.ndim > 0 if isinstance(which, Tensor) else self.rows is not None and isinstance(which, slice)
+        return (
+            given.sub_(self.mean) if picked else given - self.mean
+        )  # rows that were picked out are not the matrix itself
 
     def as_given(self, which: slice | Tensor | int) -> Tensor:
         """Rows as they are in the matrix."""

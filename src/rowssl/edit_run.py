@@ -8,13 +8,10 @@ safe while other processes edit the same run. `report=False` leaves report.html 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -22,11 +19,10 @@ from rowssl.data.labels import LABEL_COLUMNS, PATH_COLUMNS, ROW_COLUMNS, label_t
 from rowssl.edits import Edits, change
 from rowssl.errors import InputError, in_a_sentence
 from rowssl.run_files import rewrite
-from rowssl.run_folder import _no_link, locked, run_folder
+from rowssl.run_folder import locked, run_folder
 from rowssl.stored_run import StoredRun, open_run
 
 SEARCHED = 5000  # names looked through for a near one
-PAUSE = 0.05  # seconds between two looks at the lock
 
 
 @dataclass(frozen=True)
@@ -38,45 +34,12 @@ class Changed:
     failed: bool = False
 
 
-class Busy(InputError):
-    """Another process edits the run, for longer than could be waited."""
-
-
 @dataclass(frozen=True)
 class Terms:
     """Of somebody who cannot wait for ever: seconds to wait for other processes, and the last word before an edit is saved."""
 
     patience: float
     last_word: Callable[[], None]  # raises an InputError if the edit is no longer wanted
-
-
-@contextmanager
-def _locked_soon(run: Path, seconds: float) -> Iterator[None]:
-    """`locked`, or Busy after so many seconds: the lock cannot be waited for with a limit, only looked at."""
-    end = time.monotonic() + seconds
-    try:
-        stream = open(run / ".edits.lock", "ab", opener=_no_link)  # noqa: SIM115 (closed below, with the lock)
-    except OSError as error:
-        raise InputError(f"{run} cannot be written: {error.strerror or error}.") from error
-    with stream:
-        while not _take(stream, run):
-            if time.monotonic() >= end:
-                raise Busy(f"Another process is editing {run}: nothing was changed, try again later.")
-            time.sleep(PAUSE)
-        yield
-
-
-def _take(stream: BinaryIO, run: Path) -> bool:
-    """Whether the lock was free, and is ours now."""
-    try:
-        import fcntl
-
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except (ImportError, OSError):  # Windows, some network file systems
-        raise InputError(f"{run} is on a file system without locks: copy the run to another one to edit it.") from None
-    return True
 
 
 def _change(run: str | Path, edit: Callable[[Edits], Edits], report: bool, terms: Terms | None = None) -> Changed:
@@ -97,7 +60,7 @@ def _change(run: str | Path, edit: Callable[[Edits], Edits], report: bool, terms
             terms.last_word()
         return edits
 
-    lock = locked if terms is None else partial(_locked_soon, seconds=terms.patience)
+    lock = partial(locked, patience=None if terms is None else terms.patience)
     edits = change(folder, edit_unless_given_up, write_again, lock)
     return Changed(edits, (*problems, *failures), failed=bool(failures))
 

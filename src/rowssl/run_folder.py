@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from errno import EINVAL
@@ -15,6 +16,7 @@ from rowssl.errors import InputError
 from rowssl.plain_files import require_plain
 
 LOCK = ".lock"
+PAUSE = 0.05  # seconds between two looks at a lock
 GROWING = ("checkpoints", "tensorboard")  # folders that a run writes into while it trains
 NEEDED = {
     "classes": list, "n_known": int, "temperature": float, "method": str, "options": dict, "seed": int, "encoder": dict,
@@ -143,9 +145,13 @@ def _no_link(path: str, flags: int) -> int:
     raise OSError(EINVAL, f"{Path(path).name} is no plain file", path)
 
 
+class Busy(InputError):
+    """Another process edits the run, for longer than could be waited."""
+
+
 @contextmanager
-def locked(run: Path) -> Iterator[None]:
-    """One process (and one thread) at a time; the lock is free again when its holder dies."""
+def locked(run: Path, patience: float | None = None) -> Iterator[None]:
+    """One process (and one thread) at a time, or Busy after so many seconds; the lock is free again when its holder dies."""
     from rowssl.progress import err
 
     try:
@@ -153,14 +159,22 @@ def locked(run: Path) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"{run} cannot be written: {error.strerror or error}.") from error
     with stream:
+        end = time.monotonic() + (patience or 0.0)
         try:
             import fcntl
 
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                err.print(f"waiting for another process that edits {run}", markup=False, soft_wrap=True)
-                fcntl.flock(stream, fcntl.LOCK_EX)
+            while True:
+                try:
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if patience is None:
+                        err.print(f"waiting for another process that edits {run}", markup=False, soft_wrap=True)
+                        fcntl.flock(stream, fcntl.LOCK_EX)
+                        break
+                    if time.monotonic() >= end:
+                        raise Busy(f"Another process is editing {run}: nothing was changed, try again later.") from None
+                    time.sleep(PAUSE)  # the lock cannot be waited for with a limit, only looked at
         except (ImportError, OSError):  # Windows, some network file systems
             raise InputError(
                 f"{run} is on a file system without locks: copy the run to another one to edit it."

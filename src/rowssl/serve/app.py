@@ -20,8 +20,9 @@ from starlette.routing import Route
 
 from rowssl import __version__, edit_run
 from rowssl.data.images import MAX_PIXELS
-from rowssl.edit_run import Busy, Changed, Terms
+from rowssl.edit_run import Changed, Terms
 from rowssl.errors import ImageError, InputError
+from rowssl.run_folder import Busy
 from rowssl.serve.bodies import Bodies
 from rowssl.serve.gate import Gate, Ticket
 from rowssl.serve.guard import Guard
