@@ -232,3 +232,17 @@ def test_cifar100(shared_dir: Path) -> None:
     image = table.image(9_999)
     assert (image.mode, image.size) == ("RGB", (32, 32))
     assert table.names[0].startswith("apple")
+
+
+def test_whatever_a_parquet_library_makes_of_a_file_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "x.parquet").write_bytes(b"PAR1")
+
+    def odd(*_: object, **__: object) -> object:
+        raise IndexError
+
+    monkeypatch.setattr(parquet, "read_schema", odd)
+    with pytest.raises(InputError, match="is not a readable parquet file: IndexError"):
+        read_table(tmp_path / "x.parquet")
