@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,3 +76,17 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
         return code, captured.out, captured.err
 
     return call
+
+
+@pytest.fixture
+def no_waiting() -> Iterator[None]:
+    """A reader that waits is a failure, not a test that never ends."""
+
+    def stop(*_: object) -> None:
+        raise AssertionError("somebody waits for a pipe")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)

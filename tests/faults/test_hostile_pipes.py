@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,22 +22,9 @@ from rowssl.model import load_model
 from rowssl.plain_files import LARGEST, read_json, read_plain, require_plain
 from rowssl.stored_run import open_run
 
+pytestmark = pytest.mark.usefixtures("no_waiting")
 Command = Callable[..., tuple[int, str, str]]
 READ = ("edits.json", "metrics.json", "config.json", "metrics.jsonl", "answers/manifest.json", "model/manifest.json")
-
-
-@pytest.fixture(autouse=True)
-def no_waiting() -> Iterator[None]:
-    """A reader that waits is a failure, not a test that never ends."""
-
-    def stop(*_: object) -> None:
-        raise AssertionError("somebody waits for a pipe")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 def put(kind: str, path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,21 +16,8 @@ from rowssl.nn.model_folder import read_config, read_preprocessing
 from rowssl.nn.weight_files import stored_sizes
 from rowssl.plain_files import LARGEST_CONFIG
 
+pytestmark = pytest.mark.usefixtures("no_waiting")
 KINDS = ("pipe", "device", "huge", "folder")
-
-
-@pytest.fixture(autouse=True)
-def no_waiting() -> Iterator[None]:
-    """A reader that waits is a failure, not a test that never ends."""
-
-    def stop(*_: object) -> None:
-        raise AssertionError("somebody waits for a pipe")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 def put(kind: str, path: Path) -> None:
