@@ -212,6 +212,11 @@ def read_directory(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, 
     return tensors, facts
 
 
+def other_options(run: Path) -> InputError:
+    """What is said where a run of another identity stands."""
+    return InputError(f"{run} holds a run with other options: choose another --out or remove it.")
+
+
 class Checkpoints:
     """The checkpoints of a run: `step-00001234` directories in one folder, the newest whole one counts, two are kept."""
 
@@ -256,9 +261,7 @@ class Checkpoints:
                 self.passed_over.add(path)
                 continue
             if facts.get("identity") not in identities:
-                raise InputError(
-                    f"{self.folder.parent} holds a run with other options: choose another --out or remove it."
-                )
+                raise other_options(self.folder.parent)
             if misfit and (why := misfit(tensors, facts)):
                 self.problems.append(f"{path} does not belong to this run: {why}.")
                 self.passed_over.add(path)

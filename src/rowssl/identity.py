@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from rowssl.checkpoint import other_options
 from rowssl.config import RunConfig
 from rowssl.data.loader import Feed
 from rowssl.errors import InputError
@@ -32,5 +33,5 @@ def refuse_another(out: Path | None, own: Sequence[str]) -> None:
     except InputError:
         return  # none, or damaged: it is written again
     identity = finished.get("identity") if isinstance(finished, dict) else None
-    if isinstance(identity, str) and identity not in own:
-        raise InputError(f"{out} holds a run with other options: choose another --out or remove it.")
+    if out is not None and isinstance(identity, str) and identity not in own:
+        raise other_options(out)
