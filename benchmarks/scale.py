@@ -9,9 +9,9 @@
 Rows are drawn around long-tailed random centres and written as one uncompressed .npz file, which is memory-mapped. An epoch
 is timed on DTS with its usual batch of 128 over `--steps` of its steps, which take turns between the files, times their number;
 the exponent is the slope of a least-squares line through log(seconds) over log(rows). Steps at few and at many classes take
-turns. The second half does whole fits (`--fit-epochs`, `--fit-batch`) in processes of their own, report included, and has the
-exponent of the seconds that their epochs really took. Memory is the largest resident set; pages of the file that the process has
-looked at count. `--fits-only` leaves the first half out.
+turns, each on a file with so many classes, half of them known. The second half does whole fits (`--fit-epochs`, `--fit-batch`)
+in processes of their own, report included, and has the exponent of the seconds that their epochs really took. Memory is the
+largest resident set; pages of the file that the process has looked at count. `--fits-only` leaves the first half out.
 """
 
 from __future__ import annotations
@@ -183,13 +183,16 @@ def main() -> None:
         files = {rows: Path(name) / f"{rows}.npz" for rows in options.rows}
         for rows, path in files.items():
             write_rows(path, rows, options.width, few, options.dtype)
+        many_file = files[max(files)].with_name("many.npz")
+        if not options.whole_only:
+            write_rows(many_file, max(files), options.width, many, options.dtype)
         if not (options.fits_only or options.whole_only):
-            time_steps(files, few, many, options.steps)
+            time_steps(files, many_file, few, many, options.steps)
         if not options.steps_only:
             time_fits(files, few, many, options)
 
 
-def time_steps(files: dict[int, Path], few: int, many: int, steps: int) -> None:
+def time_steps(files: dict[int, Path], many_file: Path, few: int, many: int, steps: int) -> None:
     """The tables of steps, by rows and by classes."""
     trainings = {str(rows): Training(path, few) for rows, path in files.items()}
     median = in_turns(trainings, steps)
@@ -204,7 +207,7 @@ def time_steps(files: dict[int, Path], few: int, many: int, steps: int) -> None:
     print(f"\nexponent of growth in rows {slope(list(files), epochs):.2f} (at most {EXPONENT})\n", flush=True)
 
     largest = max(files)
-    trainings = {str(classes): Training(files[largest], classes) for classes in (few, many)}
+    trainings = {str(few): Training(files[largest], few), str(many): Training(many_file, many)}
     median = in_turns(trainings, steps)
     print("| rows | classes | start s | ms a step |\n|---|---|---|---|")
     for classes in (few, many):
@@ -228,8 +231,6 @@ def time_fits(files: dict[int, Path], few: int, many: int, options: argparse.Nam
     epochs: dict[int, float] = {}
     highest = 0.0
     for path, rows, classes, epochs_asked, batch in fits:
-        if not path.exists():
-            write_rows(path, rows, options.width, many, options.dtype)
         found = child_fit(path, classes, epochs_asked, batch)
         highest = max(highest, found["gb"]) if rows == largest else highest
         epochs.setdefault(rows, found["epoch"])

@@ -183,10 +183,10 @@ class Start:
                 yield None
                 continue
             leaves = edits.classes[place].leaves
-            rows = answers.head == place
+            rows = answers.rows_of(place)
             if len(leaves) == 1 and not leaves[0].path:
                 yield F.normalize(self.tensors["classifier"]["weight"][leaves[0].head], dim=0)
-            elif rows.any():
+            elif len(rows):
                 yield F.normalize(torch.from_numpy(answers.feature[rows].mean(0)), dim=0)
             else:
                 yield None

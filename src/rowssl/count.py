@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rowssl.data.loader import Source
+from rowssl.data.loader import Source, let_go
 from rowssl.distributed import device_of
 from rowssl.errors import InputError
 
@@ -96,6 +96,7 @@ def count_data(
     device = device_of(tail)
     parts = (rows[begin : begin + CHUNK] for begin in range(0, len(rows), CHUNK))
     chunks = [tail(source.clean(part).to(device)).cpu() for part in parts]
+    let_go(source)
     x = F.normalize(torch.cat(chunks).flatten(1).float(), dim=1)
     low = max(2, n_old)
     high = max_classes or max(20, 4 * n_old)

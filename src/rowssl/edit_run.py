@@ -89,7 +89,7 @@ def split(run: str | Path, which: str, *, parts: int = 2, report: bool = True, t
     def edit(edits: Edits) -> Edits:
         place = edits.place[edits.find(which)]
         answers = open_run(run, edits, images=False).answers
-        return edits.split(which, answers.feature[answers.head == place], parts)
+        return edits.split(which, answers.feature[answers.rows_of(place)], parts)
 
     return _change(run, edit, report, terms)
 

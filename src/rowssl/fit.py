@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rowssl import distributed
 from rowssl.checkpoint import Checkpoints
@@ -115,12 +115,12 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
     facts = [problem.table.fingerprint(), features.encoder.fingerprint, str(classes), *beginning]
     identity, *older = identities(config, feed, *facts)
     refuse_another(out, (identity, *older))
-    curves = run_training(method, feed, config, problem, out, identity, older) if method.trains else []
+    curves, scores = run_training(method, feed, config, problem, out, identity, older) if method.trains else ([], None)
     with torch.no_grad():
         method.finish(feed)
 
     with method.unchanged():
-        answers = answer(method, features.train, device)
+        answers = answer(method, features.train, device, tailedness=scores)
         test = None if problem.truth is None or features.test is None else answer(method, features.test, device)
     evaluation = judge(problem, method, answers, test, classes)
     names = name_heads(problem, answers, classes) if start is None else start.name_heads(problem, answers, classes)
@@ -243,8 +243,11 @@ def threads_for(size: int) -> Iterator[None]:
 
 def run_training(
     method: Method, feed: Feed, config: RunConfig, problem: Problem, out: Path | None, identity: str, older: list[str]
-) -> list[dict[str, Any]]:
-    """The loop with a progress bar; one line of metrics.jsonl per epoch, kept in step with the checkpoints."""
+) -> tuple[list[dict[str, Any]], Tensor | None]:
+    """The loop with a progress bar; one line of metrics.jsonl per epoch, kept in step with the checkpoints.
+
+    Returns these lines, and the tailedness of the rows at the end (N,) if it had to be known.
+    """
     options = Optimisation(
         lr=config.train.lr
         or (0.01 if is_from_scratch(method.tail) else 0.1) * (1.0 if config.start is None else GENTLE),
@@ -259,6 +262,7 @@ def run_training(
     heavy = makes_views(feed.source)  # where the trunk runs in every step it has all cores
     conditions = nullcontext() if heavy else threads_for(feed.batch_size * method.out_dim)
     told: list[str] = []
+    scores: Tensor | None = None
 
     def watch(steps: int) -> None:
         log.recover(checkpoints)  # at once: another kill may come before the epoch ends
@@ -272,8 +276,8 @@ def run_training(
         for epoch in train(method, feed, options, **kept, watch=watch):
             row: dict[str, Any] = epoch.row()
             if epoch.number % config.train.evaluate_every == 0 or epoch.number == epoch.of:
-                row["phi"] = tail_measure(method, feed, problem)
+                row["phi"], scores = tail_measure(method, feed, problem)
             log.add(row)
             progress.advance(to=epoch.number, note=f"loss {sum(epoch.losses.values()):.3f}")
     log.close()
-    return log.rows()
+    return log.rows(), None if method.remembers_rows else scores

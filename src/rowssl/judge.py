@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rowssl.cluster import kmeans
 from rowssl.data.loader import Feed
@@ -16,21 +17,24 @@ from rowssl.results import Answers
 
 
 @torch.no_grad()
-def tail_measure(method: Method, feed: Feed, problem: Problem) -> dict[str, float] | None:
-    """phi of appendix D.1 for head and tail, known and novel, when the truth is there to measure it."""
+def tail_measure(method: Method, feed: Feed, problem: Problem) -> tuple[dict[str, float] | None, Tensor | None]:
+    """phi of appendix D.1 for head and tail, known and novel, when the truth is there to measure it.
+
+    Also the scores (N,) that it is measured by, for whoever needs them before anything changes.
+    """
     if problem.truth is None or (problem.truth < 0).any():
-        return None
+        return None, None
     method.eval()
     scores = method.training_tailedness(feed)
     if scores is None:
-        return None
+        return None, None
     score = scores.cpu()
     truth = torch.from_numpy(problem.truth)
     size = torch.bincount(truth, minlength=problem.true_classes)
     tail, novel = (size <= size.float().median())[truth], truth >= problem.n_old
     groups = {"head": ~tail, "tail": tail, "head_known": ~tail & ~novel, "tail_known": tail & ~novel,
               "head_novel": ~tail & novel, "tail_novel": tail & novel}  # fmt: skip
-    return {name: round(tail_discovery(score, member), 4) for name, member in groups.items() if member.any()}
+    return {name: round(tail_discovery(score, member), 4) for name, member in groups.items() if member.any()}, scores
 
 
 def judge(problem: Problem, method: Method, answers: Answers, test: Answers | None, classes: int) -> Evaluation | None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from rowssl.checkpoint import write_text
-from rowssl.data.loader import Source
+from rowssl.data.loader import Source, let_go
 from rowssl.methods.base import Method
 from rowssl.problem import Problem
 
@@ -33,28 +35,42 @@ class Answers:
     place: np.ndarray | None = None  # (N, 2) on the map of the report
     placed_by: str = ""  # t-SNE or PCA
 
+    @cached_property
+    def _by_class(self) -> tuple[np.ndarray, np.ndarray]:
+        """All rows, class after class and in order within each, and where the next class begins."""
+        order = np.argsort(self.head, kind="stable")
+        return order, np.cumsum(np.bincount(self.head))
+
+    def rows_of(self, head: int) -> np.ndarray:
+        """The rows of a class, in order, without a look at all of them for every class."""
+        order, ends = self._by_class
+        if head >= len(ends):
+            return order[:0]
+        return order[ends[head - 1] if head else 0 : ends[head]]
+
 
 @torch.no_grad()
-def answer(method: Method, source: Source, device: torch.device, chunk: int = 1024) -> Answers:
-    """Ask the method about the clean view of every row."""
+def answer(
+    method: Method, source: Source, device: torch.device, chunk: int = 1024, *, tailedness: Tensor | None = None
+) -> Answers:
+    """Ask the method about the clean view of every row; not about a tailedness (N,) that is known already."""
     method.eval()
     columns: list[np.ndarray] = []
-    let_go: Callable[[], None] = getattr(source, "release", lambda: None)
     for number, begin in enumerate(range(0, len(source), chunk)):
         x = source.clean(np.arange(begin, min(begin + chunk, len(source)))).to(device)
         z = method.tail(x)
         probability = F.softmax(method.classifier(z) / TEMPERATURE, dim=1)
         top = probability.topk(2, dim=1)
-        tail = method.tailedness(x)
+        tail = method.tailedness(x) if tailedness is None else tailedness[begin : begin + chunk]
         row = (top.indices[:, 0], top.values[:, 0], top.indices[:, 1], F.normalize(z, dim=1))
         values = [part.cpu().numpy() for part in (row if tail is None else (*row, tail))]
         if not columns:
             columns = [np.empty((len(source), *value.shape[1:]), dtype=value.dtype) for value in values]
         for column, value in zip(columns, values, strict=True):
             column[begin : begin + chunk] = value
-        if number % 64 == 0:  # what has been read of a file on disk need not stay in memory beside the answers
-            let_go()
-    let_go()
+        if number % 64 == 0:
+            let_go(source)
+    let_go(source)
     return Answers(columns[0], columns[1], columns[2], columns[3], columns[4] if len(columns) > 4 else None)
 
 
@@ -124,7 +140,7 @@ def write_predictions(path: Path, problem: Problem, answers: Answers, names: Cla
 
 def typical_rows(answers: Answers, head: int, count: int = 12) -> np.ndarray:
     """Rows of a class nearest to the mean of their features."""
-    rows = np.flatnonzero(answers.head == head)
+    rows = answers.rows_of(head)
     if len(rows) == 0:
         return rows
     members = answers.feature[rows]
@@ -134,18 +150,19 @@ def typical_rows(answers: Answers, head: int, count: int = 12) -> np.ndarray:
 def write_classes(path: Path, problem: Problem, answers: Answers, names: ClassIds) -> None:
     """classes.csv: class, name, known or novel, size, labelled, confidence, tailedness, representatives; largest first."""
     sizes = np.bincount(answers.head, minlength=len(names.ids))
+    labelled = np.bincount(problem.targets[problem.targets >= 0], minlength=len(names.ids))
 
     def row(head: int) -> list[Any]:
-        rows = answers.head == head
+        rows = answers.rows_of(head)
         tail = answers.tailedness
         return [
             names.ids[head],
             names.shown[head],
             "known" if head < names.n_old else "novel",
             int(sizes[head]),
-            int((problem.targets == head).sum()),
-            f"{answers.confidence[rows].mean():.4f}" if rows.any() else "",
-            f"{tail[rows].mean():.4f}" if tail is not None and rows.any() else "",
+            int(labelled[head]),
+            f"{answers.confidence[rows].mean():.4f}" if len(rows) else "",
+            f"{tail[rows].mean():.4f}" if tail is not None and len(rows) else "",
             "|".join(problem.table.names[i] for i in typical_rows(answers, head, 5)),
         ]
 

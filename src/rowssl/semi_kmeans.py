@@ -22,6 +22,7 @@ BLOCK_CELLS = 2**22  # floats that one block of distances may hold: 16 MB, and a
 SMALL_CELLS = 2**18
 BLOCK_ROWS = 256  # that are made float64 at a time
 ENOUGH = 5e-4  # share of the inertia: an iteration on large data that lowers it by less is the last
+CLOSE = 0.01  # share by which all rows may be farther from a sample's centres than the sample
 _SEED_CELLS = 2**24  # floats that the seeding may hold for the trials of several runs at once
 
 
@@ -213,10 +214,12 @@ def lloyd(
     pinned_sums: Tensor | None = None,
     pinned_counts: Tensor | None = None,
     enough: float = 0.0,
+    expected: float = 0.0,
 ) -> tuple[Tensor, int, tuple[Tensor, Tensor]]:
     """Centres after Lloyd iterations until `settled(shift of each centre)`, how many that took, and what is `nearest` to them.
 
-    With `enough`, also when one has lowered the free rows' inertia by less than this share.
+    With `enough`, also when one has lowered the free rows' inertia by less than this share, or when a row is on average hardly
+    farther from the given centres than `expected`, the rows of the sample that they are the means of.
     """
     k = len(centers)
     sums = centers.new_zeros(centers.shape, dtype=torch.float64) if pinned_sums is None else pinned_sums.clone()
@@ -225,7 +228,7 @@ def lloyd(
     for step in range(1, max_iter + 1):
         new, distance = nearest(x, norms, centers)
         now = float(distance.double().sum()) if enough else 0.0
-        if enough and now > (1 - enough) * before:
+        if enough and (now > (1 - enough) * before or now <= (1 + CLOSE) * expected * len(x)):
             return centers, step, (new, distance)
         before = now
         rows = (new != labels).nonzero()[:, 0]

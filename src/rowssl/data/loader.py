@@ -36,6 +36,13 @@ def makes_views(source: Source) -> bool:
     return bool(getattr(source, "makes_views", False))
 
 
+def let_go(source: Source) -> None:
+    """Pages of a file on disk that were read for some rows need not stay in memory beside what was made of them."""
+    release_pages: Callable[[], None] | None = getattr(source, "release", None)
+    if release_pages is not None:
+        release_pages()
+
+
 class ArraySource:
     """Embeddings in memory or memory-mapped, with augmented views of them when there are any."""
 
@@ -126,12 +133,12 @@ class Feed:
             yield part, self.source.view(part, which, 0).to(self.device)
 
     def _parts(self, rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
-        """Some rows at a time; pages of a file on disk that were read for them do not stay in memory."""
-        let_go: Callable[[], None] = getattr(self.source, "release", lambda: None)
+        """Some rows at a time; what was read for them does not stay in memory."""
         for number, begin in enumerate(range(0, len(rows), size), start=1):
             yield rows[begin : begin + size]
             if number % 64 == 0:
-                let_go()
+                let_go(self.source)
+        let_go(self.source)
 
     def draw(self, step: int) -> np.ndarray:
         """Rows of a step: with replacement, each slot labelled with probability 1/2 (weights 1 and |L|/|U|)."""

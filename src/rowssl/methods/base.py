@@ -35,6 +35,7 @@ class Method(nn.Module):
     """
 
     trains: ClassVar[bool] = True  # False: nothing to optimise, `finish` does it all
+    remembers_rows = False  # True: `training_tailedness` says more than `tailedness` of the same rows
 
     def __init__(self, tail: nn.Module, *, n_old: int, n_classes: int, n_rows: int, seed: int = 0) -> None:
         super().__init__()

@@ -68,6 +68,7 @@ class TailednessState(Method):
         self.statistics = ClassStatistics(n_classes)
         self.prior = ClassPrior(n_classes, oracle_truth if opt.oracle else None)
         self.loss_memory = LossMemory(n_rows if opt.score == "loss" else 0)
+        self.remembers_rows = opt.score == "loss"
         self.kept_density: Tensor | None = None  # of the prototypes, (M,), while nothing changes
 
     @torch.no_grad()

@@ -26,13 +26,14 @@ PIECE = 16_384  # rows looked at together
 def build_report(run: Run | StoredRun, review: np.ndarray, *, title: str | None = None) -> ReportData:
     """Class cards, map, metrics and facts of a run."""
     problem, answers = run.problem, run.answers
-    shown = [h for h in range(len(run.names.ids)) if h < run.names.n_old or (answers.head == h).any()]
+    shown = [h for h in range(len(run.names.ids)) if h < run.names.n_old or len(answers.rows_of(h))]
+    labelled = np.bincount(problem.targets[problem.targets >= 0], minlength=len(run.names.ids))
     place = {head: position for position, head in enumerate(shown)}
     evaluation, centres = run.evaluation, _directions(run)
     return ReportData(
         title=title or f"What {run.config.method.name.upper()} found in {problem.table.source or run.config.data.name}",
         facts=run.facts,
-        classes=tuple(_card(run, head, centres) for head in shown),
+        classes=tuple(_card(run, head, centres, int(labelled[head])) for head in shown),
         row_names=problem.table.names,
         row_class=[place[int(h)] for h in answers.head],
         row_known_label=[bool(t >= 0) for t in problem.targets],
@@ -50,9 +51,9 @@ def build_report(run: Run | StoredRun, review: np.ndarray, *, title: str | None 
     )
 
 
-def _card(run: Run | StoredRun, head: int, centres: np.ndarray) -> ClassCard:
+def _card(run: Run | StoredRun, head: int, centres: np.ndarray, labelled: int) -> ClassCard:
     answers, names, evaluation = run.answers, run.names, run.evaluation
-    rows = np.flatnonzero(answers.head == head)
+    rows = answers.rows_of(head)
     doubt = rows[np.argsort(answers.confidence[rows], kind="stable")[:SHOWN]]
     recall = matched = None
     if evaluation is not None:
@@ -66,7 +67,7 @@ def _card(run: Run | StoredRun, head: int, centres: np.ndarray) -> ClassCard:
         name=names.shown[head],
         known=head < names.n_old,
         size=len(rows),
-        labelled=int((run.problem.targets == head).sum()),
+        labelled=labelled,
         confidence=float(answers.confidence[rows].mean()) if len(rows) else 0.0,
         tailedness=float(answers.tailedness[rows].mean()) if answers.tailedness is not None and len(rows) else None,
         typical=tuple(int(r) for r in typical_rows(answers, head, SHOWN)),

@@ -25,6 +25,7 @@ from rowssl.plain_files import read_plain
 from rowssl.results import typical_rows
 from rowssl.run_folder import locked, run_folder
 from rowssl.serve.models import Answer, ClassPage, ClassRef, ClassSummary, Member, Neighbour, Overview
+from rowssl.serve.neighbours import Neighbours
 from rowssl.stored_run import StoredRun, open_run
 
 NEAREST = 8
@@ -87,7 +88,7 @@ class View:
         if order == "typical":
             rows = typical_rows(self.answers, place, int(self.sizes[place]))
         else:
-            rows = np.flatnonzero(self.answers.head == place)
+            rows = self.answers.rows_of(place)
             rows = rows[np.argsort(self.answers.confidence[rows], kind="stable")]
         members = [self.member(int(row)) for row in rows[offset : offset + limit]]
         return ClassPage(**self.summary(place).model_dump(), members=members)
@@ -104,16 +105,17 @@ class View:
 
     def nearest(self, feature: np.ndarray) -> list[Neighbour]:
         """The training images whose unit features have the largest cosine with this one (d,)."""
-        cosine = self.answers.feature @ feature
-        few = min(NEAREST, len(cosine))
-        rows = np.argpartition(-cosine, few - 1)[:few]
         return [
             Neighbour(
-                row=int(row), file=self.stored.problem.table.names[row], cosine=float(cosine[row]),
+                row=int(row), file=self.stored.problem.table.names[row], cosine=float(cosine),
                 label=self.ref(int(self.answers.head[row])),
             )
-            for row in rows[np.argsort(-cosine[rows], kind="stable")]
+            for row, cosine in zip(*self._neighbours(feature, NEAREST), strict=True)
         ]  # fmt: skip
+
+    @cached_property
+    def _neighbours(self) -> Neighbours:
+        return Neighbours(self.answers)
 
 
 class Served:
