@@ -2,12 +2,15 @@
 
     python benchmarks/prediction.py                                       # random ViT-S/16 at 224 px, 1,000 pictures
     python benchmarks/prediction.py --encoder ../shared/encoders/resnet50-imagenet
+    python benchmarks/prediction.py --neighbours 10000 300000 1000000     # that alone
     python benchmarks/prediction.py --quick
 
 A model is made from an encoder and a short fit on smooth random JPEG pictures. Throughput: `predict` decodes, crops, encodes and
 answers for all pictures as the command does, against the encoder (trunk and tail) on ready batches of the same size. Server: an
 HTTP request with one JPEG file to `rowssl serve` against the encoder on one ready picture. Start-up: `rowssl predict --help`
-and `rowssl predict` of one picture against `python -c "import torch"`. All take turns; medians are compared.
+and `rowssl predict` of one picture against `python -c "import torch"`. All take turns; medians are compared. `--neighbours N` looks
+for the nearest of N training rows x 384, as the server does with every answer, against a look at all of them, and says how many of
+the nearest eight were found.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
+from clustering import mixture
 from extraction import write_pictures
 
 from rowssl.config import build_config
@@ -32,6 +37,8 @@ from rowssl.fit import fit
 from rowssl.memory import reused_blocks
 from rowssl.model import Model, load_model
 from rowssl.predict import BATCH, open_inputs, predict_inputs
+from rowssl.results import Answers
+from rowssl.serve.neighbours import Neighbours
 
 THROUGHPUT, EXTRA_MS = 0.9, 10.0
 
@@ -99,6 +106,25 @@ def ask(place: str, picture: Path) -> dict[str, object]:
         return dict(json.load(reply))
 
 
+def neighbours(rows: int, asked: int = 100, count: int = 8) -> str:
+    """A row of the table: milliseconds by all rows and as served, and the share of the nearest that was found."""
+    x, truth = mixture(rows, 384, 100, seed=0)
+    unsure = np.ones(rows, dtype=np.float32)
+    find, rng = Neighbours(Answers(truth, unsure, truth, x, None)), np.random.default_rng(1)
+    seconds, found = {"all": 0.0, "served": 0.0}, 0
+    for _ in range(asked):
+        feature = x[rng.integers(rows)] + 0.02 * rng.standard_normal(384, dtype=np.float32)
+        feature /= np.linalg.norm(feature)
+        began = time.perf_counter()
+        nearest = np.argpartition(-(x @ feature), count)[:count]
+        seconds["all"] += time.perf_counter() - began
+        began = time.perf_counter()
+        found += len({*find(feature, count)[0].tolist()} & {*nearest.tolist()})
+        seconds["served"] += time.perf_counter() - began
+    ms = {name: 1e3 * value / asked for name, value in seconds.items()}
+    return f"| {rows:,} | {ms['all']:.1f} | {ms['served']:.1f} | {found / asked / count:.3f} |"
+
+
 def command(*words: str) -> None:
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -112,8 +138,14 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=None, help="of the encoder's input")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--requests", type=int, default=30)
+    parser.add_argument("--neighbours", type=int, nargs="+", metavar="ROWS")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
+    if options.neighbours:
+        print("| training rows | all of them, ms | as served, ms | of the nearest 8 found |\n|---|---|---|---|")
+        for rows in options.neighbours:
+            print(neighbours(rows), flush=True)
+        return
     if options.quick:
         options.pictures, options.side, options.repeats, options.requests = 16, 32, 1, 2
         options.encoder = options.encoder or "pixels"

@@ -9,6 +9,7 @@ from torch import nn
 
 from contract.problems import long_tailed
 from rowssl import count, count_search
+from rowssl.cluster import kmeans
 from rowssl.count import (
     CountData,
     CountEstimate,
@@ -18,9 +19,10 @@ from rowssl.count import (
     run_estimator,
     sample_rows,
 )
-from rowssl.count_search import brent, labelled_accuracy, resized, search
+from rowssl.count_search import Starts, brent, labelled_accuracy, search
 from rowssl.data.loader import ArraySource
 from rowssl.errors import InputError
+from rowssl.ward import cut
 
 
 def blobs(classes: int, rows: int, dim: int = 16, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -193,14 +195,30 @@ def test_a_sample_keeps_the_labelled_share_and_every_known_class():
     assert (np.diff(rows) > 0).all()
 
 
-def test_a_start_from_another_k_has_the_right_size():
+def test_starts_of_every_k_come_from_one_tree():
     x = torch.from_numpy(blobs(6, 200)[0])
     found = search(CountData(x, np.full(200, -1), 0, 5, 7))
     assert set(found.scores) == {5, 6, 7}
-    from rowssl.cluster import kmeans
+    starts = Starts(CountData(x, np.full(200, -1), 0, 2, 50))
+    for k in (2, 6, 50, 200):
+        centres = starts(k)
+        assert centres.shape == (k, 16)
+        cluster = torch.from_numpy(cut(starts.tree, k))
+        for c in range(k):
+            torch.testing.assert_close(centres[c], starts.x[cluster == c].mean(0))
 
-    result = kmeans(x, 6, n_init=1)
-    assert resized(x, result, 4, 0).shape == (4, 16)
-    grown = resized(x, result, 9, 0)
-    assert grown.shape == (9, 16)
-    torch.testing.assert_close(grown[:6], result.centers)
+
+def test_starts_of_more_clusters_than_distinct_rows():
+    x = torch.eye(3)[torch.arange(60) % 3]
+    centres = Starts(CountData(x, np.full(60, -1), 0, 2, 10))(10)
+    assert centres.shape == (10, 3)
+    assert torch.isfinite(centres).all()
+    assert search(CountData(x, np.full(60, -1), 0, 2, 10)).best >= 2
+
+
+@pytest.mark.parametrize("k", [8, 20, 45])
+def test_from_the_tree_k_means_ends_about_as_low_as_from_its_own_seeds(k):
+    x = torch.from_numpy(blobs(30, 3000)[0])
+    data = CountData(x, np.full(len(x), -1), 0, 2, 60)
+    shared = kmeans(x, k, init=Starts(data)(k), enough=5e-4)
+    assert shared.inertia < 1.03 * kmeans(x, k, n_init=3).inertia

@@ -46,6 +46,7 @@ def kmeans(
     max_iter: int = 100,
     tol: float = 1e-4,
     init: Any = None,
+    enough: float = 0.0,
     backend: str = "auto",
     progress: bool = False,
 ) -> KMeansResult:
@@ -60,6 +61,7 @@ def kmeans(
     tol : a run stops when the summed squared shift of the centres is at most `tol` times the mean variance of a feature
         (scikit-learn's rule), or when no label changes.
     init : (k, d) start centres; one run from there instead of the seeding.
+    enough : an iteration that lowers the inertia by less than this share of it is the last.
     backend : "torch", "faiss" (same seeding, Lloyd iterations by faiss) or "auto", which is torch: from the same seeds
         on two cores faiss reaches the same inertia, but it has no stopping rule and is no faster
         (`benchmarks/clustering.py` prints the ratio).
@@ -82,10 +84,11 @@ def kmeans(
     if backend not in ("auto", "torch", "faiss"):
         raise InputError(f"backend must be auto, torch or faiss, not {backend!r}")
     options: dict[str, Any] = {"seed": seed, "n_init": n_init, "max_iter": max_iter, "tol": tol, "progress": progress}
+    options["enough"] = enough
     # The expanded distance ||x||^2 - 2xc + ||c||^2 is accurate when the data lie around zero.
     some = sample_for(len(x), k, seed) if init is None else None
     if some is not None:
-        options |= {"enough": ENOUGH}
+        options["enough"] = max(enough, ENOUGH)
         every = max(1, len(some) // max(FEW_ROWS, FEW_EACH * k))
         few = x[some[::every].to(x.device)]
         mean = few.mean(0)
@@ -93,7 +96,7 @@ def kmeans(
         del few
         sample = x[some.to(x.device)].sub_(mean)
         fine = _best_run(sample, k, coarse, backend="torch", **options)
-        options |= {"expected": fine.inertia / len(sample)}
+        options["expected"] = fine.inertia / len(sample)
         given: Tensor | None = fine.centers
         del sample
     else:

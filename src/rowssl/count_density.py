@@ -21,7 +21,8 @@ from torch import Tensor
 from rowssl.cluster import knn
 from rowssl.count import CountData, CountEstimate, sample_rows
 from rowssl.count_search import silhouette
-from rowssl.progress import bar, track
+from rowssl.progress import track
+from rowssl.ward import cut, ward_tree
 
 TREE = 10_000  # rows in the tree: its distances take 8 TREE^2 / 2 bytes
 LEVELS = 60  # granularities looked at
@@ -91,30 +92,6 @@ def _note(labelled: np.ndarray, agreement: float, known: float) -> str:
     if agreement < 0.5:
         return f"{said}; clusters and classes agree little, so classes as large as the known ones are assumed"
     return said
-
-
-def ward_tree(x: Tensor) -> np.ndarray:
-    """Merges of Ward's method, (N - 1, 4) as SciPy writes them, from distances that one matrix product gives."""
-    from scipy.cluster.hierarchy import linkage
-
-    n = len(x)
-    norms = x.square().sum(1)
-    condensed = np.empty(n * (n - 1) // 2)
-    for i in track(range(n - 1), "distances", enabled=n > 5_000):
-        if i % 512 == 0:
-            block = norms[i : i + 512, None] - 2 * (x[i : i + 512] @ x[i:].T) + norms[i:]
-            distance, begin = block.clamp_min_(0).sqrt_().numpy(), i
-        start = i * n - i * (i + 1) // 2
-        condensed[start : start + n - i - 1] = distance[i - begin, i - begin + 1 :]
-    with bar("building the tree", enabled=n > 5_000):
-        return linkage(condensed, "ward")
-
-
-def cut(tree: np.ndarray, k: int) -> np.ndarray:
-    """The k clusters of a tree, (N,) from 0."""
-    from scipy.cluster.hierarchy import fcluster
-
-    return np.unique(fcluster(tree, k, "maxclust"), return_inverse=True)[1]
 
 
 def labelled_share(x: Tensor, target: np.ndarray, n_old: int) -> tuple[np.ndarray, float]:

@@ -2,7 +2,8 @@
 
 For each k, k-means clusters labelled and unlabelled rows; the objective is the matched accuracy on the labelled rows alone,
 or its mean over classes (`balanced`): under a long tail the plain one is earned by the largest classes, and prefers few
-clusters. It is a noisy step function, so the best k that was evaluated counts, not the optimiser's last position.
+clusters. It is a noisy step function, so the best k that was evaluated counts, not the optimiser's last position. The starts of
+all k-means runs are cuts of one tree, which is most of what independent runs would pay for each of them.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import numpy as np
 import torch
 
 from rowssl.cluster import hungarian, kmeans
-from rowssl.count import CountData, CountEstimate
+from rowssl.count import CountData, CountEstimate, sample_rows
+from rowssl.density import group_mean
 from rowssl.progress import bar
-from rowssl.semi_kmeans import KMeansResult
+from rowssl.semi_kmeans import ENOUGH
+from rowssl.ward import cut, ward_tree
 
 EVALUATIONS = 24  # of the search, at the most
-NEAR = 0.05  # a clustering this close in k starts the next one: a quarter of the time for 0.3 % more inertia
-MANY = 4_000  # rows from which one k-means run has to do
+TREE_ROWS = (1_000, 4_000)  # a third of the rows, but so many at least and at most, are in the tree
 SILHOUETTE_ROWS = 2_000
 
 
@@ -43,13 +45,12 @@ def search(data: CountData, *, balanced: bool = False) -> CountEstimate:
     """
     known = data.labelled
     scores: dict[int, float] = {}
-    done: dict[int, KMeansResult] = {}
     with bar("counting classes, values of k tried") as progress:
+        starts = Starts(data)
 
         def score(k: int) -> float:
             if k not in scores:
-                done[k] = _cluster(data, k, done)
-                found = done[k].labels.numpy()
+                found = kmeans(data.x, k, init=starts(k), enough=ENOUGH).labels.numpy()
                 if data.n_old:
                     good = labelled_accuracy(found[known], data.target[known], k, data.n_old, balanced=balanced)
                 else:
@@ -80,24 +81,24 @@ def standard_error(accuracy: float, data: CountData, balanced: bool) -> float:
     return float(np.sqrt(max(accuracy * (1 - accuracy), 1e-6) / max(1.0, rows)))
 
 
-def _cluster(data: CountData, k: int, done: dict[int, KMeansResult]) -> KMeansResult:
-    """k-means, from the centres of a k close by where there is one."""
-    near = min(done, key=lambda other: (abs(other - k), other), default=None)
-    if near is None or abs(near - k) > NEAR * k:
-        return kmeans(data.x, k, seed=data.seed, n_init=1 if len(data.x) >= MANY else 3)
-    return kmeans(data.x, k, init=resized(data.x, done[near], k, data.seed))
+class Starts:
+    """Centres to start k-means from, for every k from one tree over some of the rows.
 
+    Lloyd iterations from there end as low as those from k-means++ do, and after a seventh as many.
+    """
 
-def resized(x: torch.Tensor, found: KMeansResult, k: int, seed: int) -> torch.Tensor:
-    """Centres of another number of clusters to start from: far rows added, or the smallest clusters left out."""
-    centres = found.centers
-    if k <= len(centres):
-        sizes = torch.bincount(found.labels, minlength=len(centres))
-        return centres[sizes.argsort(descending=True, stable=True)[:k].sort().values]
-    distance = (x - centres[found.labels]).square().sum(1).double().numpy() + 1e-12
-    rng = np.random.default_rng([seed, 33, k])
-    rows = rng.choice(len(x), k - len(centres), replace=False, p=distance / distance.sum())
-    return torch.cat([centres, x[rows]])
+    def __init__(self, data: CountData) -> None:
+        size = max(int(np.clip(len(data.x) // 3, *TREE_ROWS)), 2 * data.high)
+        self.x = data.x[torch.from_numpy(sample_rows(data.target, data.n_old, size, data.seed))]
+        self.tree = ward_tree(self.x)
+
+    def __call__(self, k: int) -> torch.Tensor:
+        """(k, d); where copies of a row leave fewer clusters than that, the last ones are there twice."""
+        cluster = torch.from_numpy(cut(self.tree, k))
+        centres, size = group_mean(self.x, cluster, k)
+        missing = size == 0
+        centres[missing] = self.x[: int(missing.sum())]
+        return centres
 
 
 def brent(low: int, high: int, score: Callable[[int], float]) -> None:

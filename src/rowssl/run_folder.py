@@ -152,31 +152,36 @@ class Busy(InputError):
 @contextmanager
 def locked(run: Path, patience: float | None = None) -> Iterator[None]:
     """One process (and one thread) at a time, or Busy after so many seconds; the lock is free again when its holder dies."""
-    from rowssl.progress import err
-
     try:
         stream = open(run / ".edits.lock", "ab", opener=_no_link)  # noqa: SIM115 (closed below, with the lock)
     except OSError as error:
         raise InputError(f"{run} cannot be written: {error.strerror or error}.") from error
     with stream:
-        end = time.monotonic() + (patience or 0.0)
         try:
-            import fcntl
-
-            while True:
-                try:
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if patience is None:
-                        err.print(f"waiting for another process that edits {run}", markup=False, soft_wrap=True)
-                        fcntl.flock(stream, fcntl.LOCK_EX)
-                        break
-                    if time.monotonic() >= end:
-                        raise Busy(f"Another process is editing {run}: nothing was changed, try again later.") from None
-                    time.sleep(PAUSE)  # the lock cannot be waited for with a limit, only looked at
+            _wait_for(stream, run, patience)
         except (ImportError, OSError):  # Windows, some network file systems
             raise InputError(
                 f"{run} is on a file system without locks: copy the run to another one to edit it."
             ) from None
         yield
+
+
+def _wait_for(stream: BinaryIO, run: Path, patience: float | None) -> None:
+    """Take the lock of a run when it is free; it cannot be waited for with a limit, only looked at."""
+    import fcntl
+
+    from rowssl.progress import err
+
+    began = time.monotonic()
+    while True:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if patience is not None and time.monotonic() >= began + patience:
+                raise Busy(f"Another process is editing {run}: nothing was changed, try again later.") from None
+        if patience is None:
+            err.print(f"waiting for another process that edits {run}", markup=False, soft_wrap=True)
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            return
+        time.sleep(PAUSE)

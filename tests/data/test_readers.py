@@ -86,6 +86,10 @@ def test_csv_with_labels_in_another_file(folder: Path) -> None:
     table = read_table(path, labels=labels)
     assert table.class_names == ("new",)
     assert table.labels.tolist() == [-1, 0]
+    path.write_text("path\na.png\nb.png\na.png\n")
+    labels.write_text("path,label\na.png,new\n")
+    assert read_table(path, labels=labels).labels.tolist() == [0, -1, 0]  # every row of that name
+    path.write_text("path,label\na.png,old\nb.png,old\n")
     labels.write_text("label\nx\ny\n")
     assert read_table(path, labels=labels).class_names == ("x", "y")
     labels.write_text("path,label\nz.png,new\n")

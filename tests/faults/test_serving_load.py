@@ -66,6 +66,7 @@ def test_a_crowd(own_run: Path, finished: Finished, full: bool, tally: Callable[
     assert seen.good.total() > CLIENTS
     assert seen.hostile.total() > CLIENTS
     assert grown < 100, f"{grown:.0f} MB"
+    assert peak - before < 500, f"{peak - before:.0f} MB"  # two pictures of 36 megapixels at a time
     Edits.load(own_run)
     tally(f"good requests of {CLIENTS} clients beside hostile ones: answered", seen.good[200], seen.good.total())
     tally("hostile requests: no server error", sum(n for s, n in seen.hostile.items() if s < 500), seen.hostile.total())

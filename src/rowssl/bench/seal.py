@@ -14,7 +14,7 @@ from typing import Any
 from rowssl.bench.sample import FOLDER as SAMPLE
 from rowssl.checkpoint import own_hash, sha256_of, write_text
 from rowssl.errors import InputError
-from rowssl.plain_files import read_json
+from rowssl.plain_files import NoRoomError, read_json
 
 FILE = "cell.json"
 KEYS_WITHOUT_HASHES = frozenset(
@@ -34,6 +34,8 @@ def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file; DamagedError if there is none."""
     try:
         content = read_json(path)
+    except NoRoomError:  # nothing is wrong with the file
+        raise
     except InputError as error:
         raise DamagedError(path, "it cannot be read as JSON") from error
     if not isinstance(content, dict):

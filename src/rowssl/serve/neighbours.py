@@ -7,9 +7,9 @@ import numpy as np
 from rowssl.results import Answers
 
 ALL_VALUES = 2**23  # of the features: so many are compared in about 3 ms
-DIRECTIONS = 64  # in which rows are compared first
-LOOKED_AT = 2**16  # rows, or the whole of the nearest class if that is more
-CANDIDATES = 2048  # rows of these that are compared in full
+DIRECTIONS = 128  # in which rows are compared first
+LOOKED_AT = 2**15  # rows, or the whole of the nearest class if that is more
+CANDIDATES = 4096  # rows of these that are compared in full
 SAMPLE = 8192  # rows that the directions are found from
 
 
