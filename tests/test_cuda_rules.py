@@ -29,9 +29,9 @@ def build(*arguments, **options):
     pretend_backward(method)
     return method
 
-def answer(method, *arguments):  # all of it is there when it has been trained; for its files it moves to the CPU
+def answer(method, *arguments, **more):  # all of it is there when it has been trained; for its files it moves to the CPU
     assert {tensor.device.type for tensor in method.state_dict().values()} == {"cuda"}
-    return ask(method, *arguments)
+    return ask(method, *arguments, **more)
 
 if sys.argv[1] == "rules":
     pretend()

@@ -58,7 +58,9 @@ def main(folder: Path, seconds: str, *more: str) -> None:
     # Reserving more than this is an error at once, however short; using more is noticed by libFuzzer within a second.
     limit = (status("VmSize") + 4 * MEGABYTES * 1024) * 1024
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    most = status("VmRSS") // 1024 + MEGABYTES
+    # libFuzzer asks getrusage, which also counts what the process that started this one held.
+    before = max(status("VmRSS"), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    most = before // 1024 + MEGABYTES
     options = [f"-max_total_time={seconds}", f"-timeout={SLOWEST}", f"-rss_limit_mb={most}", f"-max_len={LONGEST}"]
     options += ["-seed=1", "-print_final_stats=1", "-len_control=0", f"-artifact_prefix={folder}{os.sep}"]
     atheris.Setup([sys.argv[0], *options, *more, str(corpus)], one_input)
