@@ -250,3 +250,36 @@ def test_real_features_match_scikit_learn(shared_dir: Path) -> None:
     x = np.load(shared_dir / "data" / "cifar100-lt-features.npz")["embeddings"][::8].astype(np.float32)
     theirs = KMeans(50, n_init=3, random_state=0).fit(x)
     assert kmeans(x, 50, n_init=3).inertia <= 1.005 * theirs.inertia_
+
+
+def test_one_look_at_many_rows_gives_means_of_them_all() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((70_000, 8)).astype(np.float32)
+    alone = kmeans(x, 1)
+    np.testing.assert_allclose(alone.centers[0], x.astype(float).mean(0), atol=1e-6)
+    found = kmeans(x, 12, n_init=1)
+    labels = found.labels.numpy()
+    assert found.n_iter == 1
+    for c in range(12):
+        np.testing.assert_allclose(found.centers[c], x[labels == c].astype(float).mean(0), atol=1e-5)
+    by_hand = np.square(x.astype(float) - found.centers.double().numpy()[labels]).sum()
+    assert found.inertia == pytest.approx(by_hand, rel=1e-6)
+    assert found.inertia < 1.01 * kmeans(x[:60_000], 12, n_init=1).inertia * 7 / 6
+
+
+def test_rows_unlike_their_sample_are_looked_at_again() -> None:
+    """Too many clusters for the sample to place: its rows are closer to their centres than the others are."""
+    x = np.random.default_rng(0).standard_normal((80_000, 16)).astype(np.float32)
+    assert kmeans(x, 600, n_init=1).n_iter > 1
+
+
+def test_the_inertia_of_many_copies_is_nothing() -> None:
+    x = (100 + np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32))[np.arange(70_000) % 5]
+    assert kmeans(x, 5, n_init=1).inertia < 1e-3
+
+
+def test_enough_is_a_rule_for_stopping_alone() -> None:
+    x = np.random.default_rng(0).standard_normal((3000, 4)).astype(np.float32)
+    whole, short = kmeans(x, 20, n_init=1), kmeans(x, 20, n_init=1, enough=1e-9)
+    torch.testing.assert_close(short.centers, whole.centers, atol=1e-3, rtol=0)  # from the same seeds
+    assert kmeans(x, 20, n_init=1, enough=0.5).n_iter == 2

@@ -208,6 +208,18 @@ def test_starts_of_every_k_come_from_one_tree():
             torch.testing.assert_close(centres[c], starts.x[cluster == c].mean(0))
 
 
+def test_starts_where_all_rows_are_equally_far_from_each_other():
+    centres = Starts(CountData(torch.eye(600), np.full(600, -1), 0, 2, 50))(50)
+    assert centres.shape == (50, 600)
+    assert (centres.sum(1) > 0.99).all()  # means of rows, or rows
+
+
+@pytest.mark.parametrize("name", ["density", "gcd", "balanced"])
+def test_one_row_has_no_clusters(name):
+    with pytest.raises(InputError, match="One row"):
+        run_estimator(name, CountData(torch.ones(1, 4), np.full(1, -1), 0, 2, 2))
+
+
 def test_starts_of_more_clusters_than_distinct_rows():
     x = torch.eye(3)[torch.arange(60) % 3]
     centres = Starts(CountData(x, np.full(60, -1), 0, 2, 10))(10)

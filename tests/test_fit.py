@@ -13,7 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import rowssl.fit as fitting
 from rowssl.checkpoint import read_directory, sha256_of
 from rowssl.config import build_config
 from rowssl.demo import demo_config
@@ -21,6 +23,7 @@ from rowssl.errors import InputError
 from rowssl.fit import fit, schedule
 from rowssl.methods import METHODS
 from rowssl.model import load_model
+from rowssl.results import answer
 
 DATA = ["--data", "digits", "--protocol", "longtail", "--known", "5", "--gamma", "10", "--prior", "mismatch"]
 
@@ -31,6 +34,24 @@ def small(method: str, **train: object) -> dict:
     content["encoder"] = {"name": "pixels", "views": 2}
     content["train"] = {"epochs": 3, "batch_size": 64, **train}
     return content
+
+
+@pytest.mark.parametrize("score", ["prototype", "instance", "loss"])
+def test_tailedness_that_phi_was_measured_by_is_what_every_row_would_be_told(score, monkeypatch):
+    content = small("dts")
+    content["method"]["options"] = {**content["method"].get("options", {}), "score": score}
+    handed = []
+    monkeypatch.setattr(
+        fitting,
+        "answer",
+        lambda *a, tailedness=None: handed.append(tailedness) or answer(*a, 100, tailedness=tailedness),
+    )
+    run = fit(build_config(content))
+    assert (handed[0] is None) == (score == "loss")  # losses are remembered of training rows alone
+    with run.method.unchanged():
+        asked = answer(run.method, run.features.train, torch.device("cpu"), 100).tailedness
+    assert len(np.unique(asked)) > 3
+    np.testing.assert_array_equal(run.answers.tailedness, asked)
 
 
 @pytest.mark.parametrize("method", ["kmeans", "simgcd", "dts"])
@@ -54,6 +75,10 @@ def test_run_directory(tmp_path, method):
     sizes = [int(row["size"]) for row in classes]
     assert sizes == sorted(sizes, reverse=True)
     assert sum(sizes) == len(predictions)
+    names = [run.problem.class_names[t] for t in run.problem.targets if t >= 0]
+    assert {row["class"]: int(row["labelled"]) for row in classes if row["labelled"] != "0"} == {
+        name: names.count(name) for name in set(names)
+    }
 
     tensors, facts = read_directory(folder / "model")
     assert facts["classes"][:5] == ["0", "1", "2", "3", "4"]

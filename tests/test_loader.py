@@ -215,3 +215,18 @@ def test_half_precision_memory_maps_come_out_as_single_precision(tmp_path: Any) 
     assert {view.dtype for view in batch.views} == {torch.float32}
     stored = torch.from_numpy(np.array(mapped[:, batch.index.numpy()], dtype=np.float32))  # (V, B, d)
     assert all((stored == view).all(-1).any(0).all() for view in batch.views)
+
+
+def test_what_was_read_for_chunks_is_let_go_at_their_end() -> None:
+    class Counting(ArraySource):
+        released = 0
+
+        def release(self) -> None:
+            self.released += 1
+
+    asked = Counting(np.zeros((5, 2), dtype=np.float32))
+    feed = Feed(asked, np.full(5, -1), batch_size=2, epochs=1, seed=0)
+    assert sum(len(rows) for rows, _ in feed.chunks(size=2)) == 5
+    assert asked.released == 1
+    list(feed.view_chunks(0, size=2))
+    assert asked.released == 2

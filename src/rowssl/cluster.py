@@ -73,7 +73,8 @@ def kmeans(
     best of them is where a run on a random sample of 50,000 (64 for each cluster) starts, and that is where one on all rows
     does: most of its iterations are then saved. In these an iteration that lowers the inertia by less than a two-thousandth
     is the last, whatever `tol` is; and where all rows lie as close to the sample's centres as the sample itself, but for a
-    hundredth, they are what is returned: means of all rows would be closer by half of that.
+    hundredth, one look at them has to do: then the labels are the clusters whose means the centres are, and not every row's
+    nearest centre.
     The seeding of all runs advances together, so one pass over the data serves the trials of every run; up to 256
     clusters, and without a sample, that pays for four times as many trials as scikit-learn makes: less inertia.
     Centres follow from the rows that changed cluster only, summed in float64. Distance bounds (Hamerly) were tried and
@@ -92,7 +93,7 @@ def kmeans(
         every = max(1, len(some) // max(FEW_ROWS, FEW_EACH * k))
         few = x[some[::every].to(x.device)]
         mean = few.mean(0)
-        coarse = _best_run(few.sub_(mean), k, backend="torch", **options).centers
+        coarse = _best_run(few.sub_(mean), k, backend="torch", is_start=True, **options).centers
         del few
         sample = x[some.to(x.device)].sub_(mean)
         fine = _best_run(sample, k, coarse, backend="torch", **options)
@@ -121,11 +122,15 @@ def _best_run(
     progress: bool,
     enough: float = 0.0,
     expected: float = 0.0,
+    is_start: bool = False,
 ) -> KMeansResult:
-    """The best of `n_init` runs, or the one from given centres, on rows around zero; `enough`, `expected` as in `lloyd`."""
+    """The best of `n_init` runs, or the one from given centres, on rows around zero; `enough`, `expected` as in `lloyd`.
+
+    Of what is but a start for more rows, fewer seeds are tried.
+    """
     norms, width = squared_norms(rows), rows[:1].shape[1]
     if given is None:
-        trials = (1 if enough or k > MANY_TRIALS else 4) * (2 + int(np.log(k)))
+        trials = (1 if is_start or k > MANY_TRIALS else 4) * (2 + int(np.log(k)))
         seeds = plus_plus(rows, norms, k, seed=seed, runs=n_init, trials=trials)
     threshold = tol * float(norms.double().mean()) / width
     best = None

@@ -21,7 +21,10 @@ from rowssl.semi_kmeans import ENOUGH
 from rowssl.ward import cut, ward_tree
 
 EVALUATIONS = 24  # of the search, at the most
-TREE_ROWS = (1_000, 4_000)  # a third of the rows, but so many at least and at most, are in the tree
+TREE_ROWS = (
+    1_000,
+    4_000,
+)  # a third of the rows, but so many at least and at most, are in the tree; more for very many k
 SILHOUETTE_ROWS = 2_000
 
 
@@ -84,7 +87,7 @@ def standard_error(accuracy: float, data: CountData, balanced: bool) -> float:
 class Starts:
     """Centres to start k-means from, for every k from one tree over some of the rows.
 
-    Lloyd iterations from there end as low as those from k-means++ do, and after a seventh as many.
+    Lloyd iterations from there end about as low as those from k-means++ do, after a third to a seventh as many.
     """
 
     def __init__(self, data: CountData) -> None:
@@ -93,7 +96,7 @@ class Starts:
         self.tree = ward_tree(self.x)
 
     def __call__(self, k: int) -> torch.Tensor:
-        """(k, d); where copies of a row leave fewer clusters than that, the last ones are there twice."""
+        """(k, d); where merges of one height leave fewer clusters than that, the first rows stand for the others."""
         cluster = torch.from_numpy(cut(self.tree, k))
         centres, size = group_mean(self.x, cluster, k)
         missing = size == 0

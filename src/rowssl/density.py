@@ -113,7 +113,7 @@ class ClassStatistics(nn.Module):
         """Population standard deviation per class; 0 for a class with none or one."""
         n = self.count.clamp_min(1)
         variance = (self.square / n - (self.total / n) ** 2).clamp_min(0)
-        return torch.where(self.count > 1, variance.sqrt(), torch.zeros_like(variance)).float()
+        return variance.sqrt().float()
 
     def clear(self) -> None:
         """Start the next epoch."""
@@ -139,8 +139,6 @@ def tail_discovery(score: Tensor, member: Tensor, share: float = 0.1) -> float:
 
     score (N,) density, member (N,) bool. Above 1 for the tail and below 1 for the head means tail samples are found.
     """
-    if not member.any():
-        return float("nan")
     n = max(1, round(share * len(score)))
     sparse = torch.argsort(score, stable=True)[:n]
     return float((member[sparse].double().mean() / member.double().mean()).item())

@@ -218,8 +218,9 @@ def lloyd(
 ) -> tuple[Tensor, int, tuple[Tensor, Tensor]]:
     """Centres after Lloyd iterations until `settled(shift of each centre)`, how many that took, and what is `nearest` to them.
 
-    With `enough`, also when one has lowered the free rows' inertia by less than this share, or when a row is on average hardly
-    farther from the given centres than `expected`, the rows of the sample that they are the means of.
+    With `enough`, also when one has lowered the free rows' inertia by less than this share. When a row is on average hardly
+    farther from the given centres than `expected`, the rows of the sample that they are the means of, one iteration has to do:
+    what is returned beside the means is then what was nearest before it, with distances that have the right sum.
     """
     k = len(centers)
     sums = centers.new_zeros(centers.shape, dtype=torch.float64) if pinned_sums is None else pinned_sums.clone()
@@ -228,7 +229,7 @@ def lloyd(
     for step in range(1, max_iter + 1):
         new, distance = nearest(x, norms, centers)
         now = float(distance.double().sum()) if enough else 0.0
-        if enough and (now > (1 - enough) * before or now <= (1 + CLOSE) * expected * len(x)):
+        if enough and now > (1 - enough) * before:
             return centers, step, (new, distance)
         before = now
         rows = (new != labels).nonzero()[:, 0]
@@ -249,6 +250,8 @@ def lloyd(
         moved[idle] = centers[idle]
         shift = (moved - centers).norm(dim=1)
         centers = moved
+        if now and now <= (1 + CLOSE) * expected * len(x):
+            return centers, step, (labels, distance - shift.square()[labels])  # the mean takes |shift|^2 off every row
         if settled(shift):
             break
     return centers, step, nearest(x, norms, centers)

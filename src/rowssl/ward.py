@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
+from rowssl.errors import InputError
 from rowssl.progress import bar, track
 
 
@@ -13,6 +14,8 @@ def ward_tree(x: Tensor) -> np.ndarray:
     from scipy.cluster.hierarchy import linkage
 
     n = len(x)
+    if n < 2:
+        raise InputError("One row has no clusters to count.")
     norms = x.square().sum(1)
     condensed = np.empty(n * (n - 1) // 2)
     for i in track(range(n - 1), "distances", enabled=n > 5_000):

@@ -11,10 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 from command import rowssl
-from rowssl.bench import engine, pool
+from rowssl.bench import engine, pool, seal
 from rowssl.bench.cells import Cell, epoch_seconds, grid, open_result, read_result
 from rowssl.bench.cost import plan
 from rowssl.bench.seal import DamagedError
+from rowssl.plain_files import NoRoomError
 from rowssl.reproduce.rows import curve_of
 from rowssl.reproduce.run import _no_features
 
@@ -183,3 +184,12 @@ def test_damaged_features_of_a_cell_without_hashes_are_named_where_a_picture_nee
     flip(tmp_path / "sample" / "test.safetensors", 200)
     assert _no_features(one)  # type: ignore[arg-type]
     assert f"{tmp_path / 'sample' / 'test.safetensors'} is missing or damaged" in capsys.readouterr().err
+
+
+def test_a_file_that_finds_no_room_is_not_called_damaged(tmp_path, monkeypatch):
+    def no_room(path):
+        raise NoRoomError("too large")
+
+    monkeypatch.setattr(seal, "read_json", no_room)
+    with pytest.raises(NoRoomError):
+        seal.read_object(tmp_path / "cell.json")

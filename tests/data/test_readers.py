@@ -89,6 +89,10 @@ def test_csv_with_labels_in_another_file(folder: Path) -> None:
     path.write_text("path\na.png\nb.png\na.png\n")
     labels.write_text("path,label\na.png,new\n")
     assert read_table(path, labels=labels).labels.tolist() == [0, -1, 0]  # every row of that name
+    labels.write_text("row,label\n0,x\n1,y\n")
+    assert read_table(path, labels=labels).labels.tolist() == [0, 1, -1]  # this row alone
+    labels.write_text("label\nx\ny\nz\n")
+    assert read_table(path, labels=labels).labels.tolist() == [0, 1, 2]
     path.write_text("path,label\na.png,old\nb.png,old\n")
     labels.write_text("label\nx\ny\n")
     assert read_table(path, labels=labels).class_names == ("x", "y")

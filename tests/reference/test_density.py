@@ -205,3 +205,12 @@ def test_tail_discovery_of_nobody_is_not_a_number_and_few_rows_use_one() -> None
     score = torch.tensor([0.3, 0.1, 0.2])
     assert math.isnan(tail_discovery(score, torch.zeros(3, dtype=torch.bool)))
     assert tail_discovery(score, torch.tensor([False, True, False]), share=0.1) == pytest.approx(3)
+
+
+def test_on_another_device_nothing_goes_through_numpy() -> None:
+    """`meta` stands for a GPU: shapes without values, and no array."""
+    wide = torch.empty(3, 2000, device="meta")
+    assert largest(wide, 5).shape == (3, 5)
+    assert largest(wide, 5).is_meta
+    assert nearest_prototype(wide).shape == (2000,)
+    assert nearest_prototype(wide).is_meta

@@ -128,12 +128,13 @@ def labels_from_csv(
     folder: Path | None,
     label_column: str | None,
     by_printed: Mapping[str, Sequence[int]] | None = None,
+    names: Sequence[str] | None = None,
 ) -> list[str | None]:
     """One label (or None) for each of `count` rows.
 
     The file names rows by a path column (looked up in `by_name`, then in `by_printed`, where files may share a name), by a
     `row` column (from 0), or, where the order of the rows is certain (`folder` is None), by having exactly one label for
-    each row.
+    each row. With `names`, those of all rows, a path labels every row of that name.
     """
     table = read_csv(path)
     label = table.need(label_column, LABEL_COLUMNS)
@@ -163,7 +164,9 @@ def labels_from_csv(
             )
         result[row] = text
         given_by[row] = number
-    return result
+    if names is None or by_name is None or by_number is not None:
+        return result
+    return [result[by_name[name]] for name in names]
 
 
 def _in_order(table: CsvFile, count: int) -> list[str | None]:

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from rowssl.checkpoint import own_hash, tidy, write_text
 from rowssl.errors import InputError
+from rowssl.memory import release
 from rowssl.progress import bar, track
 
 FORMAT = 1
@@ -278,6 +279,10 @@ class CachedSource:
         if self.n_views == 0:
             return self.clean(rows)
         return torch.from_numpy(self._data[self._slots[rows], np.asarray(views) + 1]).float()
+
+    def release(self) -> None:
+        """Give back the memory that pages of the cache take; they are read again when they are asked for."""
+        release(self._data)
 
     def load(self, *, progress: bool = True) -> CachedSource:
         """The same source with its rows in memory."""

@@ -1,53 +1,58 @@
-"""Which training images look most alike: among few by all of them, among many by those of the nearest classes first."""
+"""Which training images look most alike: among few by all of them, among many by those around first."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from rowssl.results import Answers
+from rowssl.cluster import kmeans
 
 ALL_VALUES = 2**23  # of the features: so many are compared in about 3 ms
+CELL, CELLS = 4096, 128  # rows that lie together, on average, but so many times at the most
 DIRECTIONS = 128  # in which rows are compared first
-LOOKED_AT = 2**15  # rows, or the whole of the nearest class if that is more
+LOOKED_AT = 2**15  # rows, or the whole of the nearest cell if that is more
 CANDIDATES = 4096  # rows of these that are compared in full
 SAMPLE = 8192  # rows that the directions are found from
+PIECE = 16_384  # rows looked at together
 
 
 class Neighbours:
-    """Rows whose unit features have the largest cosine with another, in a time that does not grow with their number.
+    """Rows whose unit features (N, d) have the largest cosine with another.
 
-    Of many rows those of the nearest classes are looked at, by a few principal directions, and the best of them in full: what
-    it finds is exact for them, and what it misses is in a class that is farther away, or differs in all other directions.
+    Many rows are divided into cells by k-means. Those of the nearest cells are looked at, by their principal directions, and
+    the best of them in full: what is missed is in a cell that is farther away, or differs in all other directions. Cells
+    know nothing of classes: what a person makes of these changes nothing here.
     """
 
-    def __init__(self, answers: Answers) -> None:
-        self.feature = answers.feature
-        self.exact = self.feature.size <= ALL_VALUES
+    def __init__(self, feature: np.ndarray) -> None:
+        self.exact = feature.size <= ALL_VALUES
         if self.exact:
             return
-        present = np.unique(answers.head)
-        parts = [answers.rows_of(int(head)) for head in present]
-        self.order, self.ends = np.concatenate(parts), np.cumsum([len(rows) for rows in parts])
-        means = np.stack([self.feature[rows[:SAMPLE]].mean(0) for rows in parts])
-        self.means = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
-        some = self.feature[:: max(1, len(self.feature) // SAMPLE)].astype(np.float64)
+        found = kmeans(feature, min(CELLS, max(2, len(feature) // CELL)), n_init=1, max_iter=5)
+        cells = found.labels.numpy()
+        self.centres = found.centers.numpy()
+        self.order = np.argsort(cells, kind="stable")
+        self.ends = np.cumsum(np.bincount(cells, minlength=len(self.centres)))
+        some = feature[:: max(1, len(feature) // SAMPLE)].astype(np.float64)
         self.directions = np.linalg.eigh(some.T @ some)[1][:, -DIRECTIONS:].astype(np.float32)
-        self.short = (self.feature @ self.directions)[self.order]
+        self.short = np.empty((len(feature), self.directions.shape[1]), dtype=np.float32)
+        for begin in range(0, len(feature), PIECE):
+            self.short[begin : begin + PIECE] = feature[self.order[begin : begin + PIECE]] @ self.directions
 
-    def __call__(self, feature: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and cosines of the `count` nearest to a unit feature (d,), nearest first."""
-        rows = None if self.exact else self._candidates(feature)
-        cosine = (self.feature if rows is None else self.feature[rows]) @ feature
+    def __call__(self, feature: np.ndarray, asked: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and cosines of the `count` nearest to a unit feature (d,), nearest first; `feature` as it was divided."""
+        rows = None if self.exact else self._candidates(asked)
+        cosine = (feature if rows is None else feature[rows]) @ asked
         few = min(count, len(cosine))
         best = np.argpartition(-cosine, few - 1)[:few]
         best = best[np.argsort(-cosine[best], kind="stable")]
         return (best if rows is None else rows[best]), cosine[best]
 
-    def _candidates(self, feature: np.ndarray) -> np.ndarray:
-        short, begins = feature @ self.directions, np.r_[0, self.ends[:-1]]
-        nearest = np.argsort(-(self.means @ feature), kind="stable")
-        sizes = (self.ends - begins)[nearest]
-        looked_at = nearest[: int(np.searchsorted(np.cumsum(sizes), LOOKED_AT)) + 1]
+    def _candidates(self, asked: np.ndarray) -> np.ndarray:
+        short, begins = asked @ self.directions, np.r_[0, self.ends[:-1]]
+        far = np.square(self.centres).sum(1) - 2 * self.centres @ asked
+        nearest = np.argsort(far, kind="stable")
+        rows = np.cumsum((self.ends - begins)[nearest])
+        looked_at = nearest[: int(np.searchsorted(rows, LOOKED_AT)) + 1]
         places = np.concatenate([np.arange(begins[c], self.ends[c]) for c in looked_at])
         alike = np.concatenate([self.short[begins[c] : self.ends[c]] @ short for c in looked_at])
         few = min(CANDIDATES, len(alike))

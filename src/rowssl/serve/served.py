@@ -45,8 +45,8 @@ class Stale(InputError):
 class View:
     """The classes of a run between two edits."""
 
-    def __init__(self, stored: StoredRun) -> None:
-        self.stored, self.edits, self.answers = stored, stored.edits, stored.answers
+    def __init__(self, stored: StoredRun, neighbours: Neighbours) -> None:
+        self.stored, self.edits, self.answers, self.neighbours = stored, stored.edits, stored.answers, neighbours
         count = len(self.edits.classes)
         labelled = stored.problem.targets
         self.sizes = np.bincount(self.answers.head, minlength=count)
@@ -110,12 +110,8 @@ class View:
                 row=int(row), file=self.stored.problem.table.names[row], cosine=float(cosine),
                 label=self.ref(int(self.answers.head[row])),
             )
-            for row, cosine in zip(*self._neighbours(feature, NEAREST), strict=True)
+            for row, cosine in zip(*self.neighbours(self.answers.feature, feature, NEAREST), strict=True)
         ]  # fmt: skip
-
-    @cached_property
-    def _neighbours(self) -> Neighbours:
-        return Neighbours(self.answers)
 
 
 class Served:
@@ -131,7 +127,8 @@ class Served:
         self.model = self._network.submit(load_model, self.folder, encoder=encoder, device=device).result()
         stored = open_run(self.folder, self.model.edits)
         self.table, self.missing = stored.problem.table, stored.images
-        self._view, self._lock, self.edited = View(stored), threading.RLock(), edited
+        neighbours = self._network.submit(Neighbours, stored.answers.feature).result()
+        self._view, self._lock, self.edited = View(stored, neighbours), threading.RLock(), edited
         self.thumb = lru_cache(THUMBNAILS)(self._thumb)
 
     def _catch_up(self) -> bool:
@@ -171,7 +168,7 @@ class Served:
                 edits = Edits.load(self.folder)
                 if edits.model != self.model.facts["identity"]:
                     raise Stale(f"{self.folder} was trained again since: start `rowssl serve` again.")
-                self._view = View(open_run(self.folder, edits, images=False))
+                self._view = View(open_run(self.folder, edits, images=False), self._view.neighbours)
                 self.model.edits = edits
                 self._stamp = stamp
             return self._view
