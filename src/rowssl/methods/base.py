@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import numpy as np
 import torch
@@ -101,20 +101,38 @@ class Method(nn.Module):
     def training_tailedness(self, feed: Feed) -> Tensor | None:
         """The same of all training rows, (N,)."""
         with self.unchanged():
-            scores = [self.tailedness(x) for _, x in feed.chunks()]
-        known = [score for score in scores if score is not None]
-        return torch.cat(known) if len(known) == len(scores) else None
+            return joined((self.tailedness(x) for _, x in feed.chunks()), len(feed))
 
     @torch.no_grad()
     def unit_features(self, feed: Feed, view: int | None = None) -> Tensor:
         """l2-normalised z of the whole training set, clean or of an augmented view, (N, d)."""
-        found = torch.empty(0)
-        for rows, x in feed.chunks() if view is None else feed.view_chunks(view):
-            z = F.normalize(self.tail(x), dim=1)
-            if len(found) == 0:  # one array from the start: joining pieces would hold everything twice
-                found = z.new_empty(len(feed), z.shape[1])
-            found[rows[0] : rows[-1] + 1] = z
-        return found
+        chunks = feed.chunks() if view is None else feed.view_chunks(view)
+        return joined((F.normalize(self.tail(x), dim=1) for _, x in chunks), len(feed))
+
+
+@overload
+def joined(pieces: Iterable[Tensor], rows: int) -> Tensor: ...
+
+
+@overload
+def joined(pieces: Iterable[Tensor | None], rows: int) -> Tensor | None: ...
+
+
+def joined(pieces: Iterable[Tensor | None], rows: int) -> Tensor | None:
+    """Pieces of so many rows in all, one after the other; None as soon as one of them is.
+
+    In one array from the start: to join them at the end would hold everything twice, and what is kept between the large
+    results of a network that are freed leaves holes that the next ones do not fit into, gigabytes of them for a million rows.
+    """
+    found, done = torch.empty(0), 0
+    for piece in pieces:
+        if piece is None:
+            return None
+        if done == 0:
+            found = piece.new_empty(rows, *piece.shape[1:])
+        found[done : done + len(piece)] = piece
+        done += len(piece)
+    return found
 
 
 def projector_sizes(dim: int, hidden: int | None, out: int | None) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from rowssl.density import (
     update_prototypes,
 )
 from rowssl.errors import InputError
-from rowssl.methods.base import Method, projector_sizes, seeded_rows
+from rowssl.methods.base import Method, joined, projector_sizes, seeded_rows
 from rowssl.methods.dts_choices import ClassPrior, LossMemory
 from rowssl.methods.dts_options import dts_options
 from rowssl.methods.readout import class_centres
@@ -83,7 +83,7 @@ class TailednessState(Method):
             if many:
                 some = sample_rows(target.numpy(), self.n_old, START_ROWS, self.seed)
                 target = target[torch.from_numpy(some)]
-                features = torch.cat([F.normalize(self.tail(x), dim=1) for _, x in feed.chunks(some)])
+                features = joined((F.normalize(self.tail(x), dim=1) for _, x in feed.chunks(some)), len(some))
             else:
                 features = self.unit_features(feed)
             centres = class_centres(features, target, how, **sizes, seed=self.seed, n_init=10, max_iter=100)
@@ -107,7 +107,7 @@ class TailednessState(Method):
     def _keys(self, feed: Feed, view: int, rows: np.ndarray | None) -> Tensor:
         """Keys of an augmented view of all (or the given) rows, (N, d)."""
         chunks = feed.view_chunks(view) if rows is None else feed.view_chunks(view, rows=rows)
-        return torch.cat([self.key(x) for _, x in chunks])
+        return joined((self.key(x) for _, x in chunks), len(feed) if rows is None else len(rows))
 
     def _scores(self, b: Tensor, keys: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Tailedness scores s_i of Eq. (7) and their range, on the queue and the prototypes before this step."""

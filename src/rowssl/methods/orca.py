@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rowssl import losses
 from rowssl.data.loader import Feed
-from rowssl.methods.base import Method
+from rowssl.methods.base import Method, joined
 from rowssl.methods.oracle import HeadPrior
 from rowssl.methods.readout import check_choice
 from rowssl.types import Batch, Step
@@ -52,11 +52,13 @@ class ORCA(Method):
         if len(feed.unlabelled) == 0:
             return  # nothing to be uncertain of
         self.eval()
-        found = [self._probability(self.predict_logits(x)).max(1) for _, x in feed.chunks(feed.unlabelled)]
-        self.u_bar.copy_(1 - torch.cat([top.values for top in found]).mean())
+        found = (self._probability(self.predict_logits(x)).max(1) for _, x in feed.chunks(feed.unlabelled))
+        pairs = joined((torch.stack([top.values, top.indices.float()], dim=1) for top in found), len(feed.unlabelled))
+        confidence, head = pairs.T.contiguous()
+        self.u_bar.copy_(1 - confidence.mean())
         if self.prior.oracle:
             rows, seen = torch.from_numpy(feed.unlabelled).to(feed.device), feed.targets[feed.targets >= 0]
-            share = self.prior.share(torch.cat([top.indices for top in found]), rows, self.n_old)
+            share = self.prior.share(head.long(), rows, self.n_old)
             if len(seen):  # half of a batch is labelled
                 share = 0.5 * share + 0.5 * torch.bincount(seen, minlength=self.n_classes) / len(seen)
             self.prior.value.copy_(share)
