@@ -24,7 +24,6 @@ from rowssl.edits import Edits
 from rowssl.errors import InputError
 from rowssl.fit import fit
 from rowssl.model import load_model
-from rowssl.run_folder import Busy, locked
 from rowssl.stored_run import open_run
 
 IDS = ("cat", "dog", "novel-01", "novel-02", "novel-03")
@@ -290,13 +289,3 @@ def test_a_damaged_history_is_refused_in_a_sentence(own_run: Path):
     del changed["self"]  # mended by hand
     path.write_text(json.dumps(changed))
     assert Edits.load(own_run).names["a"] == "one"
-
-
-def test_a_lock_is_waited_for_no_longer_than_said(tmp_path):
-    with locked(tmp_path):
-        began = time.monotonic()
-        with pytest.raises(Busy, match="Another process is editing"), locked(tmp_path, patience=0.2):
-            raise AssertionError
-        assert 0.2 <= time.monotonic() - began < 10
-    with locked(tmp_path, patience=0.2):
-        pass
