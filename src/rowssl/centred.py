@@ -37,9 +37,7 @@ class Centred:
     def __getitem__(self, which: slice | Tensor | int) -> Tensor:
         given = self.as_given(which)
         picked = which.ndim > 0 if isinstance(which, Tensor) else self.rows is not None and isinstance(which, slice)
-        return (
-            given.sub_(self.mean) if picked else given - self.mean
-        )  # rows that were picked out are not the matrix itself
+        return given.sub_(self.mean) if picked else given - self.mean  # in place only what is not the matrix itself
 
     def as_given(self, which: slice | Tensor | int) -> Tensor:
         """Rows as they are in the matrix."""

@@ -7,7 +7,6 @@ No function ever holds an N x K matrix for a large N: rows go through in chunks.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -133,6 +132,10 @@ def _best_run(
         trials = (1 if is_start or k > MANY_TRIALS else 4) * (2 + int(np.log(k)))
         seeds = plus_plus(rows, norms, k, seed=seed, runs=n_init, trials=trials)
     threshold = tol * float(norms.double().mean()) / width
+
+    def settled(shift: Tensor) -> bool:
+        return float(shift.square().sum()) <= threshold
+
     best = None
     for run in track(range(n_init if given is None else 1), "k-means", enabled=progress):
         start = rows[seeds[run]] if given is None else given
@@ -140,9 +143,8 @@ def _best_run(
             centers, n_iter = _faiss_lloyd(rows[:], start, max_iter), max_iter
             labels, distance = nearest(rows, norms, centers)
         else:
-            small = partial(_is_small, threshold)
             centers, n_iter, (labels, distance) = lloyd(
-                rows, norms, start, max_iter, small, enough=enough, expected=expected
+                rows, norms, start, max_iter, settled, enough=enough, expected=expected
             )
         inertia = float(distance.double().sum())
         if not enough or inertia < FLAT * float(norms.double().sum()):  # few digits are left of the expanded distances
@@ -151,10 +153,6 @@ def _best_run(
             best = KMeansResult(centers, labels, inertia, n_iter)
     assert best is not None
     return best
-
-
-def _is_small(threshold: float, shift: Tensor) -> bool:
-    return float(shift.square().sum()) <= threshold
 
 
 def assign(x: Any, centers: Any, chunk: int | None = None) -> tuple[Tensor, Tensor]:

@@ -21,10 +21,8 @@ from rowssl.semi_kmeans import ENOUGH
 from rowssl.ward import cut, ward_tree
 
 EVALUATIONS = 24  # of the search, at the most
-TREE_ROWS = (
-    1_000,
-    4_000,
-)  # a third of the rows, but so many at least and at most, are in the tree; more for very many k
+# A third of the rows, but so many at least and at most, are in the tree; more for very many k.
+TREE_ROWS = (1_000, 4_000)
 SILHOUETTE_ROWS = 2_000
 
 
@@ -48,8 +46,8 @@ def search(data: CountData, *, balanced: bool = False) -> CountEstimate:
     """
     known = data.labelled
     scores: dict[int, float] = {}
+    starts = Starts(data)  # which may show a bar of its own
     with bar("counting classes, values of k tried") as progress:
-        starts = Starts(data)
 
         def score(k: int) -> float:
             if k not in scores:

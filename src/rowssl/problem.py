@@ -43,11 +43,15 @@ class Problem:
         hidden = self.targets < 0
         return np.flatnonzero(hidden if self.truth is None else hidden & (self.truth >= 0))
 
+    def labelled_counts(self, classes: int) -> np.ndarray:
+        """Labelled rows of each of so many classes, (C,)."""
+        return np.bincount(self.targets[self.targets >= 0], minlength=classes)
+
     def class_counts(self) -> dict[str, np.ndarray]:
         """Training images per class by basis: labelled, unlabelled, total. Needs the truth."""
         assert self.truth is not None
         size = self.true_classes
-        labelled = np.bincount(self.targets[self.targets >= 0], minlength=size)
+        labelled = self.labelled_counts(size)
         unlabelled = np.bincount(self.truth[self.unlabelled()], minlength=size)
         return {"labelled": labelled, "unlabelled": unlabelled, "total": labelled + unlabelled}
 

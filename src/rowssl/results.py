@@ -150,7 +150,7 @@ def typical_rows(answers: Answers, head: int, count: int = 12) -> np.ndarray:
 def write_classes(path: Path, problem: Problem, answers: Answers, names: ClassIds) -> None:
     """classes.csv: class, name, known or novel, size, labelled, confidence, tailedness, representatives; largest first."""
     sizes = np.bincount(answers.head, minlength=len(names.ids))
-    labelled = np.bincount(problem.targets[problem.targets >= 0], minlength=len(names.ids))
+    labelled = problem.labelled_counts(len(names.ids))
 
     def row(head: int) -> list[Any]:
         rows = answers.rows_of(head)

@@ -224,10 +224,8 @@ def _beside(path: Path, texts: Iterable[str]) -> list[Path]:
 
 
 def _labels_beside(labels: Path, texts: Sequence[str], label_column: str | None) -> list[str | None]:
-    by_name = {text: row for row, text in enumerate(texts)}
-    return labels_from_csv(
-        labels, len(texts), by_name=by_name, folder=None, label_column=label_column, names=texts
-    )  # several rows may have one name
+    by_name = {text: row for row, text in enumerate(texts)}  # several rows may have one name
+    return labels_from_csv(labels, len(texts), by_name=by_name, folder=None, label_column=label_column, names=texts)
 
 
 def _image_table(

@@ -27,7 +27,7 @@ def build_report(run: Run | StoredRun, review: np.ndarray, *, title: str | None 
     """Class cards, map, metrics and facts of a run."""
     problem, answers = run.problem, run.answers
     shown = [h for h in range(len(run.names.ids)) if h < run.names.n_old or len(answers.rows_of(h))]
-    labelled = np.bincount(problem.targets[problem.targets >= 0], minlength=len(run.names.ids))
+    labelled = problem.labelled_counts(len(run.names.ids))
     place = {head: position for position, head in enumerate(shown)}
     evaluation, centres = run.evaluation, _directions(run)
     return ReportData(

@@ -48,9 +48,8 @@ class View:
     def __init__(self, stored: StoredRun, neighbours: Neighbours) -> None:
         self.stored, self.edits, self.answers, self.neighbours = stored, stored.edits, stored.answers, neighbours
         count = len(self.edits.classes)
-        labelled = stored.problem.targets
         self.sizes = np.bincount(self.answers.head, minlength=count)
-        self.labelled = np.bincount(labelled[labelled >= 0], minlength=count)
+        self.labelled = stored.problem.labelled_counts(count)
         sums = np.bincount(self.answers.head, weights=self.answers.confidence, minlength=count)
         self.confidence = sums / np.maximum(self.sizes, 1)
 
