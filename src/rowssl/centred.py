@@ -73,7 +73,11 @@ def squared_norms(x: Rows) -> Tensor:
 
 def sample_for(rows: int, k: int, seed: int) -> Tensor | None:
     """Rows on which starts are tried where there are many more than it takes to tell good from bad, in order; else None."""
-    size = max(SAMPLE_ROWS, SAMPLE_EACH * k)
+    return some_rows(rows, max(SAMPLE_ROWS, SAMPLE_EACH * k), seed)
+
+
+def some_rows(rows: int, size: int, seed: int) -> Tensor | None:
+    """So many rows drawn at random, in order; None where they are nearly all."""
     if rows < SAMPLE_FROM * size:
         return None
     return torch.from_numpy(np.sort(np.random.default_rng([seed, 71]).permutation(rows)[:size]))

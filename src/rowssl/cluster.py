@@ -13,27 +13,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rowssl.centred import Rows, centred, sample_for, squared_norms
+from rowssl.centred import Rows, centred, sample_for, some_rows, squared_norms
 from rowssl.errors import InputError
+from rowssl.lloyd import BLOCK_CELLS, ENOUGH, inertia_of, lloyd, nearest
 from rowssl.progress import track
-from rowssl.semi_kmeans import (
-    BLOCK_CELLS,
-    ENOUGH,
-    KMeansResult,
-    as_matrix,
-    check_counts,
-    inertia_of,
-    lloyd,
-    nearest,
-    plus_plus,
-    semi_supervised_kmeans,
-)
+from rowssl.semi_kmeans import KMeansResult, as_matrix, check_counts, plus_plus, semi_supervised_kmeans
 
 __all__ = ["KMeansResult", "assign", "hungarian", "kmeans", "knn", "semi_supervised_kmeans", "sinkhorn"]
 
-FEW_ROWS, FEW_EACH = 6_250, 32  # of a sample, or so many for each cluster if that is more, are seeded
+FEW_ROWS, FEW_EACH = (
+    4_096,
+    32,
+)  # so many rows, or so many for each cluster if that is more, are enough to draw seeds from
 FLAT = 1e-3  # of the rows' squared lengths: an inertia below it is summed from differences, on large data too
-MANY_TRIALS = 256  # clusters; for more, or on a sample that is but a start, seeding would take longer than what follows
+MANY_TRIALS = 256  # clusters; for more of them seeding would take longer than what follows
 
 
 def kmeans(
@@ -68,91 +61,92 @@ def kmeans(
 
     Notes
     -----
-    From 62,500 rows (and 80 for each cluster) on, the `n_init` runs happen on a few rows (6,250, or 32 for each cluster), the
-    best of them is where a run on a random sample of 50,000 (64 for each cluster) starts, and that is where one on all rows
-    does: most of its iterations are then saved. In these an iteration that lowers the inertia by less than a two-thousandth
-    is the last, whatever `tol` is; and where all rows lie as close to the sample's centres as the sample itself, but for a
-    hundredth, one look at them has to do: then the labels are the clusters whose means the centres are, and not every row's
-    nearest centre.
-    The seeding of all runs advances together, so one pass over the data serves the trials of every run; up to 256
-    clusters, and without a sample, that pays for four times as many trials as scikit-learn makes: less inertia.
-    Centres follow from the rows that changed cluster only, summed in float64. Distance bounds (Hamerly) were tried and
-    do not pay: at 2048 dimensions most rows stay in doubt until the last iterations.
+    Seeds are drawn from a few rows (4,096, or 32 for each cluster): more of them leave the inertia as it is. All runs draw
+    together, so that one pass over these rows serves the trials of every run; up to 256 clusters that pays for four times as
+    many trials as scikit-learn makes, which leave less inertia where clusters are well apart.
+    From 62,500 rows (and 80 for each cluster) on, the `n_init` runs are made on the few rows alone, the best of them is where a
+    run on a random sample of 50,000 (64 for each cluster) starts, and that is where one on all rows does: most of its
+    iterations are then saved. In these an iteration that lowers the inertia by less than a two-thousandth is the last,
+    whatever `tol` is; and where all rows lie as close to the sample's centres as the sample itself, but for a hundredth, one
+    look at them has to do: then the labels are the clusters whose means the centres are, and not every row's nearest centre.
     """
     x = as_matrix(x, "x")
     check_counts(len(x), k, n_init, max_iter)
     if backend not in ("auto", "torch", "faiss"):
         raise InputError(f"backend must be auto, torch or faiss, not {backend!r}")
-    options: dict[str, Any] = {"seed": seed, "n_init": n_init, "max_iter": max_iter, "tol": tol, "progress": progress}
-    options["enough"] = enough
+    rules: dict[str, Any] = {"max_iter": max_iter, "tol": tol, "enough": enough}
+    draws: dict[str, Any] = {"seed": seed, "n_init": n_init, "progress": progress}
     # The expanded distance ||x||^2 - 2xc + ||c||^2 is accurate when the data lie around zero.
     some = sample_for(len(x), k, seed) if init is None else None
-    if some is not None:
-        options["enough"] = max(enough, ENOUGH)
-        every = max(1, len(some) // max(FEW_ROWS, FEW_EACH * k))
-        few = x[some[::every].to(x.device)]
-        mean = few.mean(0)
-        coarse = _best_run(few.sub_(mean), k, backend="torch", is_start=True, **options).centers
-        del few
-        sample = x[some.to(x.device)].sub_(mean)
-        fine = _best_run(sample, k, coarse, backend="torch", **options)
-        options["expected"] = fine.inertia / len(sample)
-        given: Tensor | None = fine.centers
-        del sample
-    else:
+    if some is None:
         mean = x.mean(0)
-        given = None if init is None else as_matrix(init, "init") - mean
-    if given is not None and given.shape != (k, x.shape[1]):
-        raise InputError(f"init must be {k} x {x.shape[1]}, not {given.shape[0]} x {given.shape[1]}")
-    best = _best_run(centred(x, mean), k, given, backend=backend, **options)
+        rows = centred(x, mean)
+        if init is None:
+            best = _best_run(rows, k, backend=backend, **draws, **rules)
+        else:
+            given = as_matrix(init, "init") - mean
+            if given.shape != (k, x.shape[1]):
+                raise InputError(f"init must be {k} x {x.shape[1]}, not {given.shape[0]} x {given.shape[1]}")
+            best = _run(rows, given, squared_norms(rows), backend=backend, **rules)
+        return replace(best, centers=best.centers + mean)
+    rules["enough"] = max(enough, ENOUGH)
+    every = max(1, len(some) // max(FEW_ROWS, FEW_EACH * k))
+    few = x[some[::every].to(x.device)]
+    mean = few.mean(0)
+    coarse = _best_run(few.sub_(mean), k, **draws, **rules).centers
+    del few
+    sample = x[some.to(x.device)].sub_(mean)
+    fine = _run(sample, coarse, **rules)
+    rules["expected"] = fine.inertia / len(sample)
+    del sample
+    best = _run(centred(x, mean), fine.centers, backend=backend, **rules)
     return replace(best, centers=best.centers + mean)
 
 
-def _best_run(
+def _best_run(rows: Rows, k: int, *, seed: int, n_init: int, progress: bool, **rules: Any) -> KMeansResult:
+    """The best of `n_init` runs from greedy k-means++ on rows around zero."""
+    norms = squared_norms(rows)
+    trials = (1 if k > MANY_TRIALS else 4) * (2 + int(np.log(k)))
+    few = some_rows(len(rows), max(FEW_ROWS, FEW_EACH * k), seed)
+    if few is None:
+        seeds = plus_plus(rows, norms, k, seed=seed, runs=n_init, trials=trials)
+    else:
+        few = few.to(norms.device)
+        seeds = few[plus_plus(rows[few], norms[few], k, seed=seed, runs=n_init, trials=trials)]
+    runs = track(seeds, "k-means", enabled=progress)
+    return min((_run(rows, rows[drawn], norms, **rules) for drawn in runs), key=lambda run: run.inertia)
+
+
+def _run(
     rows: Rows,
-    k: int,
-    given: Tensor | None = None,
+    start: Tensor,
+    norms: Tensor | None = None,
     *,
-    seed: int,
-    n_init: int,
     max_iter: int,
     tol: float,
-    backend: str,
-    progress: bool,
     enough: float = 0.0,
     expected: float = 0.0,
-    is_start: bool = False,
+    backend: str = "torch",
 ) -> KMeansResult:
-    """The best of `n_init` runs, or the one from given centres, on rows around zero; `enough`, `expected` as in `lloyd`.
-
-    Of what is but a start for more rows, fewer seeds are tried.
-    """
-    norms, width = squared_norms(rows), rows[:1].shape[1]
-    if given is None:
-        trials = (1 if is_start or k > MANY_TRIALS else 4) * (2 + int(np.log(k)))
-        seeds = plus_plus(rows, norms, k, seed=seed, runs=n_init, trials=trials)
-    threshold = tol * float(norms.double().mean()) / width
+    """One run from the given centres on rows around zero; `enough` and `expected` as in `lloyd`."""
+    known = norms is not None
+    lengths = start.new_empty(len(rows)) if norms is None else norms
 
     def settled(shift: Tensor) -> bool:
-        return float(shift.square().sum()) <= threshold
+        return float(shift.square().sum()) <= tol * float(lengths.double().mean()) / start.shape[1]
 
-    best = None
-    for run in track(range(n_init if given is None else 1), "k-means", enabled=progress):
-        start = rows[seeds[run]] if given is None else given
-        if backend == "faiss":
-            centers, n_iter = _faiss_lloyd(rows[:], start, max_iter), max_iter
-            labels, distance = nearest(rows, norms, centers)
-        else:
-            centers, n_iter, (labels, distance) = lloyd(
-                rows, norms, start, max_iter, settled, enough=enough, expected=expected
-            )
-        inertia = float(distance.double().sum())
-        if not enough or inertia < FLAT * float(norms.double().sum()):  # few digits are left of the expanded distances
-            inertia = inertia_of(rows, centers, labels)
-        if best is None or inertia < best.inertia:
-            best = KMeansResult(centers, labels, inertia, n_iter)
-    assert best is not None
-    return best
+    if backend == "faiss":
+        centers, n_iter = _faiss_lloyd(rows[:], start, max_iter), max_iter
+        lengths = squared_norms(rows)
+        labels, distance = nearest(rows, lengths, centers)
+    else:
+        centers, n_iter, (labels, distance) = lloyd(
+            rows, lengths, start, max_iter, settled, enough=enough, expected=expected, measure=not known
+        )
+    inertia = float(distance.double().sum())
+    if not enough or inertia < FLAT * float(lengths.double().sum()):  # few digits are left of the expanded distances
+        inertia = inertia_of(rows, centers, labels)
+    return KMeansResult(centers, labels, inertia, n_iter)
 
 
 def assign(x: Any, centers: Any, chunk: int | None = None) -> tuple[Tensor, Tensor]:

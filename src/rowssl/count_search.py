@@ -16,8 +16,8 @@ import torch
 from rowssl.cluster import hungarian, kmeans
 from rowssl.count import CountData, CountEstimate, sample_rows
 from rowssl.density import group_mean
+from rowssl.lloyd import ENOUGH
 from rowssl.progress import bar
-from rowssl.semi_kmeans import ENOUGH
 from rowssl.ward import cut, ward_tree
 
 EVALUATIONS = 24  # of the search, at the most

@@ -1,12 +1,11 @@
-"""Semi-supervised k-means, and the seeding and Lloyd iterations it shares with plain k-means.
+"""Semi-supervised k-means, and the seeding it shares with plain k-means.
 
-Rows may be pinned to a cluster: they enter every centre by their sum and count, which never change. Plain k-means pins
-nothing. `rowssl.cluster` is the public face of this module.
+Labelled rows are pinned to their class: they enter its centre by their sum and count, which never change. `rowssl.cluster` is
+the public face of this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +15,9 @@ from torch import Tensor
 
 from rowssl.centred import Rows, centred, factor, sample_for, squared_norms, surplus
 from rowssl.errors import InputError
+from rowssl.lloyd import ENOUGH, add_rows, inertia_of, lloyd, nearest
 from rowssl.progress import track
 
-BLOCK_CELLS = 2**22  # floats that one block of distances may hold: 16 MB, and as fast as any larger block
-SMALL_CELLS = 2**18
-BLOCK_ROWS = 256  # that are made float64 at a time
-ENOUGH = 5e-4  # share of the inertia: an iteration on large data that lowers it by less is the last
-CLOSE = 0.01  # share by which all rows may be farther from a sample's centres than the sample
 _SEED_CELLS = 2**24  # floats that the seeding may hold for the trials of several runs at once
 
 
@@ -78,7 +73,7 @@ def semi_supervised_kmeans(
     known_rows, other_rows = labelled.nonzero()[:, 0], (~labelled).nonzero()[:, 0]
     pinned, free_rows = centred(x, mean, known_rows), centred(x, mean, other_rows)
     sums = x.new_zeros((k, x.shape[1]), dtype=torch.float64)
-    _accumulate(sums, pinned, target[known_rows])
+    add_rows(sums, pinned, target[known_rows])
     counts = torch.bincount(target[known_rows], minlength=k)
     known = counts > 0
     n_free = k - int(known.sum())
@@ -148,20 +143,6 @@ def check_counts(n: int, k: int, n_init: int, max_iter: int) -> None:
         raise InputError(f"n_init and max_iter must be at least 1, not {n_init} and {max_iter}")
 
 
-def nearest(x: Rows, norms: Tensor, centers: Tensor, chunk: int | None = None) -> tuple[Tensor, Tensor]:
-    """Index of the nearest centre (N,) and squared distance (N,); `norms` are the squared norms of the rows."""
-    cells = min(BLOCK_CELLS, max(SMALL_CELLS, len(x) * centers.shape[1] // 16))  # of few rows a block is small, too
-    chunk = chunk or max(256, min(1024, cells // len(centers)))  # larger ones only cost the product's own buffers
-    bias, transposed = centers.square().sum(1) + 2 * surplus(x, centers), centers.T
-    labels = torch.empty(len(x), dtype=torch.int64, device=centers.device)
-    distance = torch.empty_like(norms)
-    for i in range(0, len(x), chunk):
-        part = torch.addmm(bias, factor(x, slice(i, i + chunk)), transposed, alpha=-2).min(1)
-        labels[i : i + chunk] = part.indices
-        distance[i : i + chunk] = part.values
-    return labels, distance.add_(norms).clamp_(min=0)
-
-
 def plus_plus(
     x: Rows, norms: Tensor, k: int, *, seed: int, runs: int, trials: int, base: Tensor | None = None
 ) -> Tensor:
@@ -203,88 +184,3 @@ def _plus_plus_together(
         closest = distance[everyone, winner]
         seeds[:, step] = rows[everyone, winner]
     return seeds
-
-
-def lloyd(
-    x: Rows,
-    norms: Tensor,
-    centers: Tensor,
-    max_iter: int,
-    settled: Callable[[Tensor], bool],
-    pinned_sums: Tensor | None = None,
-    pinned_counts: Tensor | None = None,
-    enough: float = 0.0,
-    expected: float = 0.0,
-) -> tuple[Tensor, int, tuple[Tensor, Tensor]]:
-    """Centres after Lloyd iterations until `settled(shift of each centre)`, how many that took, and what is `nearest` to them.
-
-    With `enough`, also when one has lowered the free rows' inertia by less than this share. When a row is on average hardly
-    farther from the given centres than `expected`, the rows of the sample that they are the means of, one iteration has to do:
-    what is returned beside the means is then what was nearest before it, with distances that have the right sum.
-    """
-    k = len(centers)
-    sums = centers.new_zeros(centers.shape, dtype=torch.float64) if pinned_sums is None else pinned_sums.clone()
-    labels = torch.full((len(x),), -1, dtype=torch.int64, device=centers.device)
-    before = float("inf")
-    for step in range(1, max_iter + 1):
-        new, distance = nearest(x, norms, centers)
-        now = float(distance.double().sum()) if enough else 0.0
-        if enough and now > (1 - enough) * before:
-            return centers, step, (new, distance)
-        before = now
-        rows = (new != labels).nonzero()[:, 0]
-        if step > 1 and len(rows) == 0:
-            return centers, step, (new, distance)
-        if step > 1:
-            _accumulate(sums, x, labels, rows, sign=-1)
-        _accumulate(sums, x, new, rows)
-        labels = new
-        counts = torch.bincount(labels, minlength=k)
-        if pinned_counts is not None:
-            counts = counts + pinned_counts
-        if bool((counts == 0).any()):
-            _fill_empty(x, centers, labels, distance, sums, counts)
-        moved, idle = centers.clone(), counts == 0
-        for i in range(0, k, BLOCK_ROWS):
-            moved[i : i + BLOCK_ROWS] = sums[i : i + BLOCK_ROWS] / counts[i : i + BLOCK_ROWS, None]
-        moved[idle] = centers[idle]
-        shift = (moved - centers).norm(dim=1)
-        centers = moved
-        if now and now <= (1 + CLOSE) * expected * len(x):
-            return centers, step, (labels, distance - shift.square()[labels])  # the mean takes |shift|^2 off every row
-        if settled(shift):
-            break
-    return centers, step, nearest(x, norms, centers)
-
-
-def _fill_empty(x: Rows, centers: Tensor, labels: Tensor, distance: Tensor, sums: Tensor, counts: Tensor) -> None:
-    """Give each empty cluster the row farthest from its centre, in place; no row that is alone or on its centre."""
-    # Of the rows passed over at most one per cluster is alone, so 2k rows are enough.
-    rows = distance.argsort(descending=True, stable=True)[: 2 * len(centers)]
-    exact = (x[rows] - centers[labels[rows]]).square().sum(1)
-    donors = iter([(row, d) for row, d in zip(rows.tolist(), exact.tolist(), strict=True) if d > 0])
-    for cluster in (counts == 0).nonzero()[:, 0].tolist():
-        row = next((row for row, _ in donors if int(counts[labels[row]]) > 1), None)
-        if row is None:
-            return  # fewer distinct points than clusters: the centre stays where it is
-        sums[labels[row]] -= x[row].double()
-        counts[labels[row]] -= 1
-        sums[cluster] = x[row].double()
-        counts[cluster] = 1
-        labels[row] = cluster
-
-
-def _accumulate(sums: Tensor, x: Rows, labels: Tensor, rows: Tensor | None = None, sign: int = 1) -> None:
-    """Add (or subtract) rows of `x` to the float64 sum (k, d) of their cluster, in blocks."""
-    count = len(x) if rows is None else len(rows)
-    for i in range(0, count, BLOCK_ROWS):
-        block = slice(i, i + BLOCK_ROWS) if rows is None else rows[i : i + BLOCK_ROWS]
-        sums.index_add_(0, labels[block], x[block].double(), alpha=sign)
-
-
-def inertia_of(x: Rows, centers: Tensor, labels: Tensor) -> float:
-    """Summed squared distance to the assigned centre, by differences and in float64 over rows."""
-    distance = centers.new_empty(len(x))
-    for i in range(0, len(x), 1024):
-        torch.sum((x[i : i + 1024] - centers[labels[i : i + 1024]]).square(), 1, out=distance[i : i + 1024])
-    return float(distance.double().sum())
