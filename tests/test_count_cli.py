@@ -105,7 +105,7 @@ def test_mistakes_are_one_sentence(run, embeddings, tmp_path):
 def test_fit_and_count_agree(embeddings):
     config = build_config({"data": {"source": str(embeddings)}, "classes": "auto"})
     problem = load_problem(config.data)
-    features = open_features(problem, config.encoder, seed=0)
+    features = open_features(problem, config)
     classes, how = class_count(config, problem, features)
     used = count_source(config, names=("density",)).used
     again = estimate_classes(features.train, features.encoder.tail, problem.targets, problem.n_old)

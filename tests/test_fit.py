@@ -20,7 +20,7 @@ from rowssl.checkpoint import read_directory, sha256_of
 from rowssl.config import build_config
 from rowssl.demo import demo_config
 from rowssl.errors import InputError
-from rowssl.fit import fit, schedule
+from rowssl.fit import fit
 from rowssl.methods import METHODS
 from rowssl.model import load_model
 from rowssl.results import answer
@@ -85,17 +85,6 @@ def test_run_directory(tmp_path, method):
     assert tensors["classifier"]["weight"].shape[0] == 10
     assert "<script" in (folder / "report.html").read_text()
     assert (folder / "metrics.jsonl").exists() == (method != "kmeans")
-
-
-@pytest.mark.parametrize(
-    ("rows", "from_scratch", "expected"),
-    [(10, False, (64, 50)), (600, False, (64, 100)), (2047, False, (64, 200)), (2048, False, (128, 200)),
-     (50_000, False, (128, 44)), (200_000, False, (128, 11)), (10**6, False, (128, 5)), (300, True, (64, 200))],
-)  # fmt: skip
-def test_batch_and_epochs_by_size(rows, from_scratch, expected):
-    assert schedule(build_config({}), rows, from_scratch=from_scratch) == expected
-    asked = build_config({"train": {"batch_size": 16, "epochs": 3}})
-    assert schedule(asked, rows, from_scratch=from_scratch) == (16, 3)
 
 
 def test_known_heads_keep_their_labels(tmp_path):

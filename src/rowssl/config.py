@@ -15,7 +15,7 @@ from rowssl.errors import InputError
 
 LARGEST = 2**20  # bytes of a file of options
 MOST_VALUES, DEEPEST = 10_000, 16
-IDENTITY = 2  # raised when a default below, or a constant of the training, begins to mean something else
+IDENTITY = 3  # raised when a default below, or a constant of the training, begins to mean something else
 
 
 class Strict(BaseModel):
@@ -54,7 +54,9 @@ class EncoderConfig(Strict):
     tail: str = "auto"
     image_size: int | None = Field(default=None, ge=8, le=1024)
     reduce: int = Field(default=256, ge=0)  # pooled features wider than this go through PCA; 0 = never
-    views: int = Field(default=8, ge=0, le=256)  # cached augmented views per image; 0 = augment on the fly
+    views: int | None = Field(
+        default=None, ge=0, le=256
+    )  # cached augmented views per image, None: by the epochs; 0: on the fly
     view_recipe: str = "auto"  # standard, strong or small
     view_seed: int = Field(default=0, ge=0)  # of the cached views; runs of all seeds share them
     cache: str | None = None

@@ -51,7 +51,7 @@ def count_source(config: RunConfig, *, max_classes: int | None = None, names: Se
     known_truth = problem.truth is not None and bool((problem.truth >= 0).all())
     # The test rows play no part; their features would only take time.
     problem = replace(problem, test=None, test_truth=None, whole_test=None, test_rows=None)
-    features = open_features(problem, config.encoder, seed=config.seed, device=device(config.train.device))
+    features = open_features(problem, config, device=device(config.train.device))
     data = count_data(
         features.train, features.encoder.tail, problem.targets, problem.n_old, seed=config.seed, max_classes=max_classes
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from rowssl.config import EncoderConfig
+from rowssl.config import EncoderConfig, RunConfig
 from rowssl.data.loader import ArraySource, Source
 from rowssl.data.table import Table
 from rowssl.errors import InputError
@@ -18,6 +18,7 @@ from rowssl.nn.encoders import Encoder, best_available, build_encoder, parse_tai
 from rowssl.nn.reduce import Reduction, fit_reduction, reduce_source
 from rowssl.nn.tails import AdapterTail
 from rowssl.problem import Problem
+from rowssl.training_plan import cached_views
 
 if TYPE_CHECKING:
     from rowssl.data.views import ViewRecipe
@@ -37,6 +38,7 @@ class Features:
     test: Source | None
     why: str  # why this encoder
     reduction: Reduction | None = None  # between trunk and tail, where pooled features are wide
+    views: int | None = None  # of each image that are cached; 0 = made on the fly, None = there are no images
 
     @property
     def choice(self) -> str:
@@ -46,9 +48,8 @@ class Features:
 
 def open_features(
     problem: Problem,
-    config: EncoderConfig,
+    run: RunConfig,
     *,
-    seed: int,
     device: torch.device | str = "cpu",
     reduction: Reduction | None = None,
     on: str = "local",
@@ -56,8 +57,9 @@ def open_features(
     """Build the encoder, then open (or compute once) what its trunk says of every row.
 
     `reduction` is one that weights to start from go with; otherwise it is fitted on the rows. What a cache lacks is computed
-    on `device`, by this process, by `config.cache_workers` others, or `on` a Ray cluster.
+    on `device`, by this process, by `cache_workers` others, or `on` a Ray cluster.
     """
+    config, seed = run.encoder, run.seed
     table, test = problem.table, problem.test
     name, why = (config.name, "as asked") if config.name else _choose(table)
     if not table.has_images or name == "identity":
@@ -71,17 +73,20 @@ def open_features(
 
     size = config.image_size or (_native_size(table) if name in WITHOUT_WEIGHTS else None)
     encoder = build_encoder(name, tail=config.tail, image_size=size, seed=seed).to(device)
-    chosen = config.model_copy(update={"name": name, "image_size": size})
+    chosen = config.model_copy(
+        update={"name": name, "image_size": size, "views": cached_views(run, len(table), encoder)}
+    )
     train, *tested = [
-        _trunk(asked, encoder, chosen, problem, seed, str(device), on) for asked in _asked(problem, config)
+        _trunk(asked, encoder, chosen, problem, seed, str(device), on) for asked in _asked(problem, chosen)
     ]
-    return _reduced(Features(encoder, train, tested[0] if tested else None, why), config, seed, reduction)
+    features = Features(encoder, train, tested[0] if tested else None, why, views=chosen.views)
+    return _reduced(features, chosen, seed, reduction)
 
 
 def trunk_sources(
     problem: Problem, config: EncoderConfig, seed: int, device: torch.device | str = "cpu"
 ) -> Iterator[FreshSource]:
-    """The trunk outputs behind the caches of `open_features`; the encoder has been chosen."""
+    """The trunk outputs behind the caches of `open_features`; the encoder and the number of views have been chosen."""
     from rowssl.nn.trunk import FreshSource
 
     assert config.name is not None
@@ -140,6 +145,7 @@ def _native_size(table: Table) -> int:
 
 def _asked(problem: Problem, config: EncoderConfig) -> list[Asked]:
     """The training rows and, if there are any, the test rows, of the tables that all splits share."""
+    assert config.views is not None
     asked: list[Asked] = [(problem.whole or problem.table, problem.rows, config.views)]
     test = problem.whole_test or problem.test
     if test and (problem.test_rows is None or len(problem.test_rows)):

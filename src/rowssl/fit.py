@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rowssl import distributed
 from rowssl.checkpoint import Checkpoints
@@ -30,19 +30,16 @@ from rowssl.judge import judge, tail_measure
 from rowssl.memory import peak_memory, reused_blocks
 from rowssl.methods import build_method, check_method
 from rowssl.methods.base import Method
-from rowssl.nn.convnet import ConvNet
 from rowssl.problem import Problem, load_problem
 from rowssl.progress import bar, err
 from rowssl.results import Answers, ClassIds, answer, name_heads
 from rowssl.run_folder import alone
 from rowssl.train import Optimisation, train
+from rowssl.training_plan import is_from_scratch, schedule
 
 SHOWN_SKIPPED = 10
 SMALL_STEP = 16_384  # entries of a batch of features
 GENTLE = 0.2  # of the usual learning rate, for weights that were trained before
-SMALL_DATA = 2048  # rows; below, batches are half as large
-PAPER_STEPS = 17_000  # 200 epochs of CIFAR-100-LT; larger data need fewer epochs for as many steps
-FEWEST = 5  # epochs of large data: schedules and the smoothed states of the methods need a few
 
 
 @dataclass(frozen=True)
@@ -90,11 +87,11 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
     problem = problem if start is None else start.problem(problem)
     check_classes(config, problem)
     reduction = None if start is None else start.reduction
-    features = open_features(problem, config.encoder, seed=config.seed, device=device, reduction=reduction)
+    features = open_features(problem, config, device=device, reduction=reduction)
     problem.table.require_unchanged()
     known = f"{problem.n_old} known class{'' if problem.n_old == 1 else 'es'}"
     say(f"{len(problem.table):,} rows, {int((problem.targets >= 0).sum()):,} labelled in {known}")
-    say(f"encoder {features.choice}")
+    say(f"encoder {features.choice}{kept_views(features.views)}")
     if start is not None and config.classes is None:
         classes, how = problem.n_old + len(start.others(problem)), f"those of {config.start}"
     else:
@@ -113,7 +110,7 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
         start.warm(method, problem, features)
     beginning = [] if start is None else [start.digest]
     facts = [problem.table.fingerprint(), features.encoder.fingerprint, str(classes), *beginning]
-    identity, *older = identities(config, feed, *facts)
+    identity, *older = identities(config, feed, features.views, *facts)
     refuse_another(out, (identity, *older))
     curves, scores = run_training(method, feed, config, problem, out, identity, older) if method.trains else ([], None)
     with torch.no_grad():
@@ -182,6 +179,13 @@ def uses_oracle(options: dict[str, Any]) -> bool:
     return any(value in ("true_prior", "oracle") for value in options.values() if isinstance(value, str))
 
 
+def kept_views(views: int | None) -> str:
+    """How many are cached, as the end of a sentence."""
+    if not views:
+        return "" if views is None else "; views are made on the fly"
+    return f"; {views} cached view{'' if views == 1 else 's'} of each picture"
+
+
 def class_count(config: RunConfig, problem: Problem, features: Features) -> tuple[int, str]:
     """How many heads, and where the number comes from."""
     asked = ("oracle" if config.data.name else "auto") if config.classes is None else config.classes
@@ -194,17 +198,6 @@ def class_count(config: RunConfig, problem: Problem, features: Features) -> tupl
 
     estimate = estimate_classes(features.train, features.encoder.tail, problem.targets, problem.n_old, seed=config.seed)
     return estimate.best, f"estimated, between {estimate.low} and {estimate.high}"
-
-
-def schedule(config: RunConfig, rows: int, *, from_scratch: bool = False) -> tuple[int, int]:
-    """Batch size and epochs for so many training rows; a whole network takes longer than a tail on good features."""
-    small = rows < SMALL_DATA
-    batch_size = config.train.batch_size or (64 if small else 128)
-    if small and not from_scratch:
-        usual = int(np.clip(rows // 6, 50, 200))
-    else:
-        usual = int(np.clip(round(PAPER_STEPS / max(1, rows // batch_size)), FEWEST, 200))
-    return batch_size, config.train.epochs or (usual if config.start is None else usual // 4)
 
 
 def build_feed(config: RunConfig, problem: Problem, features: Features, device: torch.device) -> Feed:
@@ -223,11 +216,6 @@ def build_feed(config: RunConfig, problem: Problem, features: Features, device: 
         features.train, problem.targets,
         batch_size=batch_size, epochs=epochs, seed=config.seed, augmentation=augmentation, device=device,
     )  # fmt: skip
-
-
-def is_from_scratch(tail: nn.Module) -> bool:
-    """Whether a whole network is trained, and not the end of a pretrained one."""
-    return any(isinstance(part, ConvNet) for part in tail.modules())
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rowssl.checkpoint import other_options
 from rowssl.config import RunConfig
@@ -15,15 +16,27 @@ from rowssl.methods import method_options
 from rowssl.plain_files import read_json
 
 
-def identities(config: RunConfig, feed: Feed, *facts: str) -> list[str]:
+def identities(config: RunConfig, feed: Feed, views: int | None, *facts: str) -> list[str]:
     """The identity of a run, and what earlier versions of rowssl called the same run; facts are fingerprints of its input.
 
-    What the defaults come to is part of it: another version may choose otherwise for the same configuration and data.
+    What the defaults come to is part of it: another version may choose otherwise for the same configuration and data. `views`
+    is how many of each image are cached, None without images; earlier versions kept 8 where nothing was asked.
     """
     feeding = {"batch_size": feed.batch_size, "epochs": feed.epochs, "augmentation": asdict(feed.augmentation)}
     options = method_options(config.method.name, config.method.options)
-    came_to = json.dumps({"method": options, "feed": feeding}, sort_keys=True, default=str)
-    return [config.identity(*facts, came_to), config.identity(*facts, version=1)]
+
+    def came_to(feeding: dict[str, Any]) -> str:
+        return json.dumps({"method": options, "feed": feeding}, sort_keys=True, default=str)
+
+    def with_views(number: int | None) -> RunConfig:
+        return config.model_copy(update={"encoder": config.encoder.model_copy(update={"views": number})})
+
+    before = 8 if views is None else views
+    return [
+        config.identity(*facts, came_to({**feeding, "views": views})),
+        with_views(None if before == 8 else before).identity(*facts, came_to(feeding), version=2),
+        with_views(before).identity(*facts, version=1),
+    ]
 
 
 def refuse_another(out: Path | None, own: Sequence[str]) -> None:

@@ -30,7 +30,7 @@ def content(data: Path, method: str = "simgcd", **train: Any) -> dict[str, Any]:
 def test_an_option_at_its_default_is_as_if_not_given() -> None:
     plain = RunConfig().identity("facts")
     written = build_config(
-        {"train": {"momentum": 0.9}, "encoder": {"views": 8, "cache": "/x"}, "seed": 0, "start": "/y"}
+        {"train": {"momentum": 0.9}, "encoder": {"reduce": 256, "cache": "/x"}, "seed": 0, "start": "/y"}
     )
     assert written.identity("facts") == plain
     others = [
@@ -55,7 +55,7 @@ def test_whoever_changes_a_default_of_the_configuration_raises_its_number() -> N
         if name not in {"data", "encoder", "method", "train", "start", *beside}
     }
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]
-    known = {2: "56cfa6cd5952"}
+    known = {2: "56cfa6cd5952", 3: "f65787211b72"}
     assert known.get(IDENTITY) == digest, (
         f"the defaults are {digest}: a new option is added to this test, a changed default raises config.IDENTITY too"
     )
@@ -104,15 +104,21 @@ def half(
             fit(build_config(content), out)
 
 
-def test_a_run_that_the_version_before_began_goes_on(
-    embeddings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_run_that_a_version_before_began_goes_on(
+    version: int, embeddings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = RunConfig.identity
 
-    def first_version(self: RunConfig, *facts: str, version: int = 1) -> str:
-        return plain(self, *facts[:3], version=1)  # without what the defaults came to
+    def before(self: RunConfig, *facts: str, **_: Any) -> str:
+        if version == 1:  # eight views were the default, and defaults were kept; what they came to was not
+            views = self.encoder.model_copy(update={"views": 8})
+            return plain(self.model_copy(update={"encoder": views}), *facts[:3], version=1)
+        came_to = json.loads(facts[-1]) if len(facts) > 3 else {"feed": {}}
+        came_to["feed"].pop("views", None)
+        return plain(self, *facts[:3], json.dumps(came_to, sort_keys=True), version=2)
 
-    half(content(embeddings), tmp_path / "old", monkeypatch, first_version)
+    half(content(embeddings), tmp_path / "old", monkeypatch, before)
     begun = sorted((tmp_path / "old" / "checkpoints").iterdir())[-1]
     assert read_manifest(begun)["epoch"]["epoch"] == 2
     run = fit(build_config(content(embeddings)), tmp_path / "old")

@@ -72,7 +72,7 @@ def seconds(cell: Cell, done: Sequence[Result], rows: int | None) -> float | Non
 
 def estimate(cell: Cell, rows: int) -> float:
     """From the number of training rows alone; within a factor of a few."""
-    from rowssl.fit import schedule
+    from rowssl.training_plan import schedule
 
     batch_size, epochs = schedule(cell.config, rows)
     steps = epochs * max(1, rows // batch_size)

@@ -158,19 +158,14 @@ def prepare(cells: Sequence[Cell], finished: Sequence[Result], runs: Path, *, on
     from rowssl.features import open_features
     from rowssl.problem import load_problem
 
-    seen: dict[tuple[str, str], tuple[str, str]] = {}
+    seen: dict[tuple[str, str, int | None], tuple[str, str]] = {}
     for cell in cells:
-        data, encoder = cell.config.data, cell.config.encoder
         if _inputs(cell) not in seen:
-            problem = load_problem(data)
+            problem = load_problem(cell.config.data)
             # Trunk outputs do not depend on their reduction, which every run makes for itself.
-            opened = open_features(
-                problem,
-                encoder.model_copy(update={"reduce": 0}),
-                seed=cell.config.seed,
-                device=device(cell.config.train.device),
-                on=on,
-            )
+            whole = cell.config.encoder.model_copy(update={"reduce": 0})
+            config = cell.config.model_copy(update={"encoder": whole})
+            opened = open_features(problem, config, device=device(config.train.device), on=on)
             seen[_inputs(cell)] = (problem.table.fingerprint(), opened.encoder.fingerprint)
     for result in finished:
         made_from = (result.facts["table"], result.facts["encoder"]["sha256"])
@@ -179,8 +174,10 @@ def prepare(cells: Sequence[Cell], finished: Sequence[Result], runs: Path, *, on
             raise InputError(f"{folder} was run on other data or another encoder: choose another --out or remove it.")
 
 
-def _inputs(cell: Cell) -> tuple[str, str]:
-    return cell.config.data.model_dump_json(), cell.config.encoder.model_dump_json()
+def _inputs(cell: Cell) -> tuple[str, str, int | None]:
+    """What its features come from; how many views are cached follows from the epochs."""
+    config = cell.config
+    return config.data.model_dump_json(), config.encoder.model_dump_json(), config.train.epochs
 
 
 @contextmanager

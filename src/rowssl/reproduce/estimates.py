@@ -66,6 +66,6 @@ def _search(config: RunConfig, on: str) -> int:
     from rowssl.problem import load_problem
 
     problem = load_problem(config.data)
-    features = open_features(problem, config.encoder, seed=config.seed, device=device(config.train.device), on=on)
+    features = open_features(problem, config, device=device(config.train.device), on=on)
     data = count_data(features.train, features.encoder.tail, problem.targets, problem.n_old, seed=config.seed)
     return run_estimator("gcd", data).best

@@ -119,9 +119,10 @@ def trained(done: Sequence[Finished], settings: Settings) -> str:
     """Epochs, tail, views and options of the runs: what else differs from the paper's."""
     configs = [one.plan.cell.config for one in done if one.plan.cell is not None]
     epochs = sorted({len(epoch_seconds(one.folder)) for one in done} - {0})
-    tails, views = sorted({c.encoder.tail for c in configs}), sorted({c.encoder.views for c in configs})
+    tails = sorted({c.encoder.tail for c in configs})
+    views = sorted({"by the epochs" if c.encoder.views is None else str(c.encoder.views) for c in configs})
     words = [f"{' or '.join(map(str, epochs))} epochs"] if epochs else []
-    words += [f"tail {' or '.join(tails)}", f"{' or '.join(map(str, views))} cached views"]
+    words += [f"tail {' or '.join(tails)}", f"cached views: {' or '.join(views)}"]
     words += ["options as the methods have them" if settings.preset is None else f"DTS preset {settings.preset}"]
     return ", ".join(words)
 

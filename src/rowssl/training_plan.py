@@ -1,0 +1,44 @@
+"""What is chosen where nothing is asked: the batch, the epochs, and how many views of each image that pays for."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import nn
+
+from rowssl.config import RunConfig
+from rowssl.nn.convnet import ConvNet
+from rowssl.nn.encoders import Encoder
+
+SMALL_DATA = 2048  # rows; below, batches are half as large
+PAPER_STEPS = 17_000  # 200 epochs of CIFAR-100-LT; larger data need fewer epochs for as many steps
+FEWEST = 5  # epochs of large data: schedules and the smoothed states of the methods need a few
+MOST_VIEWS = 8
+EPOCHS_A_VIEW = 8  # two views an epoch would be made on the fly: the trunk runs a sixteenth as often
+
+
+def schedule(config: RunConfig, rows: int, *, from_scratch: bool = False) -> tuple[int, int]:
+    """Batch size and epochs for so many training rows; a whole network takes longer than a tail on good features."""
+    small = rows < SMALL_DATA
+    batch_size = config.train.batch_size or (64 if small else 128)
+    if small and not from_scratch:
+        usual = int(np.clip(rows // 6, 50, 200))
+    else:
+        usual = int(np.clip(round(PAPER_STEPS / max(1, rows // batch_size)), FEWEST, 200))
+    return batch_size, config.train.epochs or (usual if config.start is None else usual // 4)
+
+
+def cached_views(config: RunConfig, rows: int, encoder: Encoder) -> int:
+    """Augmented views of each image that are kept: as asked, or so few that to make them is little beside the training.
+
+    Pooled features can do with one, because training adds noise to them; the two views of a pair must differ otherwise.
+    """
+    if config.encoder.views is not None:
+        return config.encoder.views
+    _, epochs = schedule(config, rows, from_scratch=is_from_scratch(encoder.tail))
+    fewest = 1 if len(encoder.trunk_shape) == 1 else 2
+    return int(np.clip(epochs // EPOCHS_A_VIEW - 1, fewest, MOST_VIEWS))
+
+
+def is_from_scratch(tail: nn.Module) -> bool:
+    """Whether a whole network is trained, and not the end of a pretrained one."""
+    return any(isinstance(part, ConvNet) for part in tail.modules())
