@@ -283,3 +283,12 @@ def test_enough_is_a_rule_for_stopping_alone() -> None:
     whole, short = kmeans(x, 20, n_init=1), kmeans(x, 20, n_init=1, enough=1e-9)
     torch.testing.assert_close(short.centers, whole.centers, atol=1e-3, rtol=0)  # from the same seeds
     assert kmeans(x, 20, n_init=1, enough=0.5).n_iter == 1
+
+
+@pytest.mark.parametrize("rows", [300, 70_000])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_value_that_is_none_is_named_however_many_rows(rows: int, value: float) -> None:
+    x = np.random.default_rng(0).standard_normal((rows, 4)).astype(np.float32)
+    x[277, 1] = value
+    with pytest.raises(InputError, match="row 277 of x"):
+        kmeans(x, 5, n_init=2)

@@ -17,7 +17,7 @@ from rowssl.centred import Rows, centred, sample_for, some_rows, squared_norms
 from rowssl.errors import InputError
 from rowssl.lloyd import BLOCK_CELLS, ENOUGH, inertia_of, lloyd, nearest
 from rowssl.progress import track
-from rowssl.semi_kmeans import KMeansResult, as_matrix, check_counts, plus_plus, semi_supervised_kmeans
+from rowssl.semi_kmeans import KMeansResult, as_matrix, check_counts, plus_plus, require_finite, semi_supervised_kmeans
 
 __all__ = ["KMeansResult", "assign", "hungarian", "kmeans", "knn", "semi_supervised_kmeans", "sinkhorn"]
 
@@ -70,36 +70,37 @@ def kmeans(
     whatever `tol` is; and where all rows lie as close to the sample's centres as the sample itself, but for a hundredth, one
     look at them has to do: then the labels are the clusters whose means the centres are, and not every row's nearest centre.
     """
-    x = as_matrix(x, "x")
-    check_counts(len(x), k, n_init, max_iter)
     if backend not in ("auto", "torch", "faiss"):
         raise InputError(f"backend must be auto, torch or faiss, not {backend!r}")
+    x = as_matrix(x, "x", finite=backend == "faiss")
+    check_counts(len(x), k, n_init, max_iter)
     rules: dict[str, Any] = {"max_iter": max_iter, "tol": tol, "enough": enough}
     draws: dict[str, Any] = {"seed": seed, "n_init": n_init, "progress": progress}
     # The expanded distance ||x||^2 - 2xc + ||c||^2 is accurate when the data lie around zero.
     some = sample_for(len(x), k, seed) if init is None else None
-    if some is None:
+    if some is not None:
+        rules["enough"] = max(enough, ENOUGH)
+        every = max(1, len(some) // max(FEW_ROWS, FEW_EACH * k))
+        few = x[some[::every].to(x.device)]
+        mean = few.mean(0)
+        coarse = _best_run(few.sub_(mean), k, **draws, **rules).centers
+        del few
+        sample = x[some.to(x.device)].sub_(mean)
+        fine = _run(sample, coarse, **rules)
+        rules["expected"] = fine.inertia / len(sample)
+        del sample
+        best = _run(centred(x, mean), fine.centers, backend=backend, **rules)
+    elif init is not None:
         mean = x.mean(0)
-        rows = centred(x, mean)
-        if init is None:
-            best = _best_run(rows, k, backend=backend, **draws, **rules)
-        else:
-            given = as_matrix(init, "init") - mean
-            if given.shape != (k, x.shape[1]):
-                raise InputError(f"init must be {k} x {x.shape[1]}, not {given.shape[0]} x {given.shape[1]}")
-            best = _run(rows, given, squared_norms(rows), backend=backend, **rules)
-        return replace(best, centers=best.centers + mean)
-    rules["enough"] = max(enough, ENOUGH)
-    every = max(1, len(some) // max(FEW_ROWS, FEW_EACH * k))
-    few = x[some[::every].to(x.device)]
-    mean = few.mean(0)
-    coarse = _best_run(few.sub_(mean), k, **draws, **rules).centers
-    del few
-    sample = x[some.to(x.device)].sub_(mean)
-    fine = _run(sample, coarse, **rules)
-    rules["expected"] = fine.inertia / len(sample)
-    del sample
-    best = _run(centred(x, mean), fine.centers, backend=backend, **rules)
+        given = as_matrix(init, "init")
+        if given.shape != (k, x.shape[1]):
+            raise InputError(f"init must be {k} x {x.shape[1]}, not {given.shape[0]} x {given.shape[1]}")
+        best = _run(centred(x, mean), given - mean, backend=backend, **rules)
+    else:
+        mean = x.mean(0)
+        best = _best_run(centred(x, mean), k, backend=backend, **draws, **rules)
+    if not np.isfinite(best.inertia):  # a look at every value before would take as long as a good start
+        require_finite(x, "x")
     return replace(best, centers=best.centers + mean)
 
 

@@ -47,7 +47,7 @@ def lloyd(
         rows = x[block]
         _add(sums, rows, group)
         if measure:
-            torch.sum(rows.square(), 1, out=norms[block])
+            norms[block] = rows.norm(dim=1).square_()
 
     labels, distance = nearest(x, norms, centers, meet=meet)
     before = float(distance.double().sum()) if enough else 0.0
@@ -71,8 +71,10 @@ def lloyd(
         now = float(distance.double().sum()) if enough else 0.0
         if len(rows) == 0 or settled(shift) or (enough and now > (1 - enough) * before):
             break
-        add_rows(sums, x, previous, rows, sign=-1)
-        add_rows(sums, x, labels, rows)
+        for part in rows.split(BLOCK_ROWS):
+            changed = x[part]
+            _add(sums, changed, previous[part], sign=-1)
+            _add(sums, changed, labels[part])
         before = now
     return centers, step, (labels, distance)
 
@@ -88,14 +90,17 @@ def nearest(
 
     `meet` is called with every block of rows and what is nearest to them, while they are at hand.
     """
-    cells = min(BLOCK_CELLS, max(SMALL_CELLS, len(x) * centers.shape[1] // 16))  # of few rows a block is small, too
-    chunk = chunk or max(256, min(BLOCK_ROWS, cells // len(centers)))
+    most = min(BLOCK_CELLS, max(SMALL_CELLS, len(x) * centers.shape[1] // 16))  # of few rows a block is small, too
+    chunk = chunk or max(256, min(BLOCK_ROWS, most // len(centers)))
     bias, transposed = centers.square().sum(1) + 2 * surplus(x, centers), centers.T
     labels = torch.empty(len(x), dtype=torch.int64, device=centers.device)
     distance = torch.empty_like(norms)
+    cells = centers.new_empty(min(chunk, len(x)), len(centers))  # the same pages for every block
     for i in range(0, len(x), chunk):
         block = slice(i, i + chunk)
-        labels[block], distance[block] = _least(torch.addmm(bias, factor(x, block), transposed, alpha=-2))
+        rows = factor(x, block)
+        part = torch.addmm(bias, rows, transposed, alpha=-2, out=cells[: len(rows)])
+        labels[block], distance[block] = _least(part)
         if meet is not None:
             meet(block, labels[block])
     return labels, distance.add_(norms).clamp_(min=0)
@@ -151,18 +156,20 @@ def _fill_empty(x: Rows, centers: Tensor, labels: Tensor, distance: Tensor, sums
         labels[row], distance[row] = cluster, 0.0
 
 
-def add_rows(sums: Tensor, x: Rows, labels: Tensor, which: Tensor | None = None, sign: int = 1) -> None:
-    """Add (or subtract) some rows of `x` (or all) to the float64 sums (k, d) of their clusters."""
-    for i in range(0, len(x) if which is None else len(which), BLOCK_ROWS):
-        block = slice(i, i + BLOCK_ROWS) if which is None else which[i : i + BLOCK_ROWS]
-        _add(sums, x[block], labels[block], sign)
-
-
 def _add(sums: Tensor, rows: Tensor, group: Tensor, sign: int = 1) -> None:
+    """Add (or subtract) rows to the float64 sums (k, d) of their clusters."""
     if len(rows) < BLOCK_ROWS:
         sums.index_add_(0, group, rows.double(), alpha=sign)
     else:  # whole blocks in float32 first: a third of the time
         sums.add_(torch.zeros_like(sums, dtype=rows.dtype).index_add_(0, group, rows), alpha=sign)
+
+
+def sum_rows(x: Rows, labels: Tensor, k: int) -> Tensor:
+    """Float64 sums (k, d) of the rows of each cluster."""
+    sums = torch.zeros((k, x[:1].shape[1]), dtype=torch.float64, device=labels.device)
+    for i in range(0, len(x), BLOCK_ROWS):
+        _add(sums, x[i : i + BLOCK_ROWS], labels[i : i + BLOCK_ROWS])
+    return sums
 
 
 def inertia_of(x: Rows, centers: Tensor, labels: Tensor) -> float:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rowssl.centred import Rows, centred, factor, sample_for, squared_norms, surplus
 from rowssl.errors import InputError
-from rowssl.lloyd import ENOUGH, add_rows, inertia_of, lloyd, nearest
+from rowssl.lloyd import ENOUGH, inertia_of, lloyd, nearest, sum_rows
 from rowssl.progress import track
 
 _SEED_CELLS = 2**24  # floats that the seeding may hold for the trials of several runs at once
@@ -72,8 +72,7 @@ def semi_supervised_kmeans(
     mean, labelled = x.mean(0), target >= 0
     known_rows, other_rows = labelled.nonzero()[:, 0], (~labelled).nonzero()[:, 0]
     pinned, free_rows = centred(x, mean, known_rows), centred(x, mean, other_rows)
-    sums = x.new_zeros((k, x.shape[1]), dtype=torch.float64)
-    add_rows(sums, pinned, target[known_rows])
+    sums = sum_rows(pinned, target[known_rows], k)
     counts = torch.bincount(target[known_rows], minlength=k)
     known = counts > 0
     n_free = k - int(known.sum())
@@ -123,17 +122,23 @@ def semi_supervised_kmeans(
     return best
 
 
-def as_matrix(x: Any, name: str) -> Tensor:
-    """`x` as a finite float32 (N, d) tensor; copied only when it must be converted."""
+def as_matrix(x: Any, name: str, *, finite: bool = True) -> Tensor:
+    """`x` as a (N, d) float32 tensor, which must be `finite`; copied only when it must be converted."""
     if not isinstance(x, Tensor):
         x = torch.from_numpy(np.require(x, np.float32, ["C", "W"]))
     x = x.detach().float().contiguous()
     if x.ndim != 2 or x.shape[1] == 0:
         raise InputError(f"{name} must be a matrix with one row per sample, not of shape {tuple(x.shape)}")
+    if finite:
+        require_finite(x, name)
+    return x
+
+
+def require_finite(x: Tensor, name: str) -> None:
+    """An InputError names the first row with a value that is none."""
     bad = (~torch.isfinite(x.sum(1))).nonzero()
     if len(bad):
         raise InputError(f"row {int(bad[0])} of {name} holds a value that is not finite")
-    return x
 
 
 def check_counts(n: int, k: int, n_init: int, max_iter: int) -> None:
