@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from sklearn.metrics import adjusted_rand_score
 
-from rowssl import centred, far
+from rowssl import centred, cluster, far
 from rowssl.cluster import assign, kmeans, semi_supervised_kmeans
 from rowssl.config import build_config
 from rowssl.data import embeddings
@@ -131,7 +131,7 @@ def test_starts_from_a_sample_reach_the_same_inertia(monkeypatch: pytest.MonkeyP
     targets = np.where((truth < 4) & (np.arange(len(truth)) % 3 == 0), truth, -1)
     whole = kmeans(x, 8), semi_supervised_kmeans(x, targets, 8)
     monkeypatch.setattr(centred, "SAMPLE_ROWS", 300)
-    monkeypatch.setattr(centred, "SAMPLE_EACH", 30)
+    monkeypatch.setattr(cluster, "FINE_EACH", 30)
     sampled = kmeans(x, 8), semi_supervised_kmeans(x, targets, 8)
     for one, other in zip(whole, sampled, strict=True):
         assert other.inertia == pytest.approx(one.inertia, rel=0.01)

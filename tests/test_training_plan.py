@@ -53,6 +53,11 @@ def test_what_gets_no_noise_has_two_views_at_the_least() -> None:
     assert cached_views(with_epochs(1), 2000, scratch) == 2
 
 
+def test_a_method_may_need_more(pixels: Encoder) -> None:
+    config = build_config({"train": {"epochs": 5}, "method": {"name": "trssl"}})
+    assert cached_views(config, 2000, pixels) == 2
+
+
 def test_features_have_them(tmp_path: Path) -> None:
     pictures = tmp_path / "pictures"
     pictures.mkdir()

@@ -71,9 +71,9 @@ def squared_norms(x: Rows) -> Tensor:
     return norms
 
 
-def sample_for(rows: int, k: int, seed: int) -> Tensor | None:
+def sample_for(rows: int, k: int, seed: int, each: int = SAMPLE_EACH) -> Tensor | None:
     """Rows on which starts are tried where there are many more than it takes to tell good from bad, in order; else None."""
-    return some_rows(rows, max(SAMPLE_ROWS, SAMPLE_EACH * k), seed)
+    return some_rows(rows, max(SAMPLE_ROWS, each * k), seed)
 
 
 def some_rows(rows: int, size: int, seed: int) -> Tensor | None:

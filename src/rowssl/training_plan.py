@@ -6,6 +6,7 @@ import numpy as np
 from torch import nn
 
 from rowssl.config import RunConfig
+from rowssl.methods import METHODS
 from rowssl.nn.convnet import ConvNet
 from rowssl.nn.encoders import Encoder
 
@@ -35,7 +36,8 @@ def cached_views(config: RunConfig, rows: int, encoder: Encoder) -> int:
     if config.encoder.views is not None:
         return config.encoder.views
     _, epochs = schedule(config, rows, from_scratch=is_from_scratch(encoder.tail))
-    fewest = 1 if len(encoder.trunk_shape) == 1 else 2
+    differ = 1 if len(encoder.trunk_shape) == 1 else 2
+    fewest = max(differ, METHODS[config.method.name].least_views)
     return int(np.clip(epochs // EPOCHS_A_VIEW - 1, fewest, MOST_VIEWS))
 
 

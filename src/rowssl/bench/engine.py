@@ -18,6 +18,7 @@ from rowssl.bench.cells import Cell, Result, open_result, read_result
 from rowssl.bench.pool import Runner, open_runner
 from rowssl.bench.seal import FILE, DamagedError
 from rowssl.errors import InputError
+from rowssl.methods import METHODS
 from rowssl.progress import bar, err
 
 RETRIES = 1
@@ -158,7 +159,7 @@ def prepare(cells: Sequence[Cell], finished: Sequence[Result], runs: Path, *, on
     from rowssl.features import open_features
     from rowssl.problem import load_problem
 
-    seen: dict[tuple[str, str, int | None], tuple[str, str]] = {}
+    seen: dict[tuple[str, ...], tuple[str, str]] = {}
     for cell in cells:
         if _inputs(cell) not in seen:
             problem = load_problem(cell.config.data)
@@ -174,10 +175,11 @@ def prepare(cells: Sequence[Cell], finished: Sequence[Result], runs: Path, *, on
             raise InputError(f"{folder} was run on other data or another encoder: choose another --out or remove it.")
 
 
-def _inputs(cell: Cell) -> tuple[str, str, int | None]:
-    """What its features come from; how many views are cached follows from the epochs."""
+def _inputs(cell: Cell) -> tuple[str, ...]:
+    """What its features come from; how many views are cached follows from the epochs and the method."""
     config = cell.config
-    return config.data.model_dump_json(), config.encoder.model_dump_json(), config.train.epochs
+    by = "" if config.encoder.views is not None else f"{config.train.epochs} {METHODS[config.method.name].least_views}"
+    return config.data.model_dump_json(), config.encoder.model_dump_json(), by
 
 
 @contextmanager

@@ -22,11 +22,11 @@ from rowssl.methods.readout import check_choice
 from rowssl.nn.state import MomentumCopy
 from rowssl.types import Batch, Step
 
-PRIORS = ("uniform", "estimated", "oracle")
-
 
 class TRSSL(Method):
     """The averaged network (EMA) tells how uncertain a row is, and it is the model in the end."""
+
+    least_views = 2  # temperatures follow from how predictions of views differ
 
     prior: Tensor  # class shares among the unlabelled rows, (C,)
     temperature: Tensor  # of every row, (N,)
@@ -50,7 +50,7 @@ class TRSSL(Method):
         **common: Any,
     ) -> None:
         super().__init__(tail, **common)
-        if check_choice("prior", prior, PRIORS) == "oracle" and oracle_truth is None:
+        if check_choice("prior", prior, ("uniform", "estimated", "oracle")) == "oracle" and oracle_truth is None:
             raise InputError("The oracle prior of TRSSL needs the true class of every row (oracle_truth).")
         self.how, self.truth = prior, oracle_truth if prior == "oracle" else None
         self.prior_momentum, self.least, self.threshold = prior_momentum, least, threshold
