@@ -88,3 +88,38 @@ def test_rows_are_added_to_their_cluster(count: int) -> None:
     x, labels = rows_of(count), torch.arange(count) % 7
     expected = torch.stack([x[labels == c].double().sum(0) for c in range(7)])
     torch.testing.assert_close(sum_rows(x, labels, 7), expected, atol=1e-4, rtol=1e-5)
+
+
+def test_a_cluster_that_was_empty_is_where_its_row_is_and_all_others_follow() -> None:
+    """The row that fills it is given with a distance of 0; few centres move, so that only these are asked."""
+    x = torch.cat([rows_of(400), torch.full((1, 6), 30.0)])
+    start = torch.cat([x[:20], torch.full((1, 6), -50.0)])  # nothing is nearest to the last
+    for steps in (1, 2, 3, 30):
+        centers, _, (labels, distance) = lloyd(x, x.square().sum(1), start, steps, lambda shift: False)
+        expected = by_hand(x, centers)
+        assert torch.equal(labels, expected[0])
+        torch.testing.assert_close(distance, expected[1], atol=2e-3, rtol=1e-4)
+        assert int((labels == 20).sum()) >= 1
+
+
+def test_pinned_rows_stay_in_their_means_however_few_centres_move() -> None:
+    x, pinned = rows_of(900), 3 + rows_of(30, seed=4)
+    target = torch.arange(30) % 10
+    sums, counts = sum_rows(pinned, target, 60), torch.bincount(target, minlength=60)
+    centers, _, (labels, _) = lloyd(x, x.square().sum(1), x[:60], 100, lambda shift: False, sums, counts)
+    assert torch.equal(labels, by_hand(x, centers)[0])
+    for c in range(60):
+        mine = torch.cat([x[labels == c], pinned[target == c]])
+        torch.testing.assert_close(centers[c], mine.double().mean(0).float(), atol=1e-4, rtol=1e-4)
+
+
+def test_no_rows_leave_the_centres_where_they_are() -> None:
+    start = rows_of(4)
+    centers, _, (labels, distance) = lloyd(rows_of(0), torch.zeros(0), start, 3, lambda shift: False)
+    assert torch.equal(centers, start)
+    assert labels.shape == distance.shape == (0,)
+
+
+def test_the_least_of_each_row_on_another_device() -> None:
+    where, value = module._least(torch.empty(5, 3, device="meta"))
+    assert where.shape == value.shape == (5,)

@@ -47,7 +47,8 @@ def test_views_that_are_asked_for_stay(pixels: Encoder) -> None:
         assert cached_views(with_epochs(20, views=asked), 2000, pixels) == asked
 
 
-def test_what_gets_no_noise_has_two_views_at_the_least() -> None:
+def test_what_gets_no_noise_has_two_views_at_the_least(pixels: Encoder) -> None:
+    assert cached_views(build_config({"train": {"epochs": 5, "noise": 0.0}}), 2000, pixels) == 2
     scratch = build_encoder("convnet", image_size=16)
     assert len(scratch.trunk_shape) > 1
     assert cached_views(with_epochs(1), 2000, scratch) == 2

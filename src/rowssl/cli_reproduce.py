@@ -28,7 +28,9 @@ def reproduce(
     encoder: Annotated[str | None, typer.Option(help="Name, path, hf:NAME, pixels or convnet.")] = None,
     image_size: Annotated[int | None, typer.Option(help="Side of the encoder's input in pixels.")] = None,
     tail: Annotated[str | None, typer.Option(help="auto, blocks:K, stage or adapter[:WIDTH].")] = None,
-    views: Annotated[int | None, typer.Option(help="Cached augmented views per image; 0 = augment on the fly.")] = None,
+    views: Annotated[
+        int | None, typer.Option(help="Cached views per image, by the epochs if not given; 0: on the fly.")
+    ] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder of the trunk cache [$ROWSSL_CACHE].")] = None,
     cache_workers: Annotated[
         int | None, typer.Option("--cache-workers", help="Processes that fill the trunk cache [1].")

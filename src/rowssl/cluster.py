@@ -21,10 +21,8 @@ from rowssl.semi_kmeans import KMeansResult, as_matrix, check_counts, plus_plus,
 
 __all__ = ["KMeansResult", "assign", "hungarian", "kmeans", "knn", "semi_supervised_kmeans", "sinkhorn"]
 
-FEW_ROWS, FEW_EACH = (
-    4_096,
-    32,
-)  # so many rows, or so many for each cluster if that is more, are enough to draw seeds from
+# So many rows, or so many for each cluster if that is more, are enough to draw seeds from.
+FEW_ROWS, FEW_EACH = 4_096, 32
 FINE_EACH = 256  # rows of a sample for each cluster, whose centres then need but one look at all rows
 FLAT = 1e-3  # of the rows' squared lengths: an inertia below it is summed from differences, on large data too
 MANY_TRIALS = 256  # clusters; for more of them seeding would take longer than what follows
@@ -65,11 +63,12 @@ def kmeans(
     Seeds are drawn from a few rows (4,096, or 32 for each cluster): more of them leave the inertia as it is. All runs draw
     together, so that one pass over these rows serves the trials of every run; up to 256 clusters that pays for four times as
     many trials as scikit-learn makes, which leave less inertia where clusters are well apart.
-    From 62,500 rows (and 320 for each cluster) on, the `n_init` runs are made on the few rows alone, the best of them is where a
-    run on a random sample of 50,000 (256 for each cluster) starts, and that is where one on all rows does: most of its
-    iterations are then saved. In these an iteration that lowers the inertia by less than a two-thousandth is the last,
-    whatever `tol` is; and where all rows lie as close to the sample's centres as the sample itself, but for a hundredth, one
-    look at them has to do: then the labels are the clusters whose means the centres are, and not every row's nearest centre.
+    From 62,500 rows (and 80 for each cluster) on, the `n_init` runs are made on the few rows alone, the best of them is where a
+    run on a random sample of 50,000 (256 for each cluster, or 64 where there are fewer than 320) starts, and that is where one
+    on all rows does: most of its iterations are then saved. In these an iteration that lowers the inertia by less than a
+    two-thousandth is the last, whatever `tol` is; and where all rows lie as close to the sample's centres as the sample itself,
+    but for a hundredth, one look at them has to do: then the labels are the clusters whose means the centres are, and not
+    every row's nearest centre.
     """
     if backend not in ("auto", "torch", "faiss"):
         raise InputError(f"backend must be auto, torch or faiss, not {backend!r}")
@@ -78,7 +77,10 @@ def kmeans(
     rules: dict[str, Any] = {"max_iter": max_iter, "tol": tol, "enough": enough}
     draws: dict[str, Any] = {"seed": seed, "n_init": n_init, "progress": progress}
     # The expanded distance ||x||^2 - 2xc + ||c||^2 is accurate when the data lie around zero.
-    some = sample_for(len(x), k, seed, FINE_EACH) if init is None else None
+    some = None
+    if init is None:
+        some = sample_for(len(x), k, seed, FINE_EACH)
+        some = sample_for(len(x), k, seed) if some is None else some
     if some is not None:
         rules["enough"] = max(enough, ENOUGH)
         every = max(1, len(some) // max(FEW_ROWS, FEW_EACH * k))

@@ -54,9 +54,8 @@ class EncoderConfig(Strict):
     tail: str = "auto"
     image_size: int | None = Field(default=None, ge=8, le=1024)
     reduce: int = Field(default=256, ge=0)  # pooled features wider than this go through PCA; 0 = never
-    views: int | None = Field(
-        default=None, ge=0, le=256
-    )  # cached augmented views per image, None: by the epochs; 0: on the fly
+    # Cached augmented views per image; None: as many as the epochs pay for; 0: augment on the fly.
+    views: int | None = Field(default=None, ge=0, le=256)
     view_recipe: str = "auto"  # standard, strong or small
     view_seed: int = Field(default=0, ge=0)  # of the cached views; runs of all seeds share them
     cache: str | None = None

@@ -54,13 +54,11 @@ def largest(values: Tensor, k: int) -> Tensor:
 
 def _largest_groups(tops: Tensor, k: int) -> Tensor:
     """Positions of the k largest of each row, in any order: (M, G) -> (M, k)."""
-    if tops.device.type == "cpu":
-        least = np.partition(tops.numpy(), -k, axis=1)[
-            :, -k, None
-        ]  # again: torch's topk takes twice as long as all this
-        found = (tops >= torch.from_numpy(least)).nonzero()[:, 1]
-        if len(found) == len(tops) * k:  # no equals of the k-th
-            return found.view(-1, k)
+    if tops.device.type == "cpu":  # in half of the time of topk, by vector instructions
+        least = np.partition(tops.numpy(), -k, axis=1)[:, -k, None]
+        chosen = tops >= torch.from_numpy(least)
+        if bool((chosen.sum(1) == k).all()):  # no equals of the k-th, and numbers all of them
+            return chosen.nonzero()[:, 1].view(-1, k)
     return tops.topk(k, dim=1).indices
 
 

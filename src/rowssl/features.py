@@ -42,8 +42,12 @@ class Features:
 
     @property
     def choice(self) -> str:
-        """The encoder and why it was chosen, as part of a sentence."""
-        return f"{self.encoder.name} ({self.why[:1].lower()}{self.why[1:].rstrip('.')})"
+        """The encoder, why it was chosen, and what is kept of every picture, as part of a sentence."""
+        chosen = f"{self.encoder.name} ({self.why[:1].lower()}{self.why[1:].rstrip('.')})"
+        if self.views is None:
+            return chosen
+        kept = f"{self.views} cached view{'' if self.views == 1 else 's'} of each picture"
+        return f"{chosen}; {kept if self.views else 'views made on the fly'}"
 
 
 def open_features(

@@ -91,7 +91,7 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
     problem.table.require_unchanged()
     known = f"{problem.n_old} known class{'' if problem.n_old == 1 else 'es'}"
     say(f"{len(problem.table):,} rows, {int((problem.targets >= 0).sum()):,} labelled in {known}")
-    say(f"encoder {features.choice}{kept_views(features.views)}")
+    say(f"encoder {features.choice}")
     if start is not None and config.classes is None:
         classes, how = problem.n_old + len(start.others(problem)), f"those of {config.start}"
     else:
@@ -110,9 +110,10 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
         start.warm(method, problem, features)
     beginning = [] if start is None else [start.digest]
     facts = [problem.table.fingerprint(), features.encoder.fingerprint, str(classes), *beginning]
-    identity, *older = identities(config, feed, features.views, *facts)
-    refuse_another(out, (identity, *older))
-    curves, scores = run_training(method, feed, config, problem, out, identity, older) if method.trains else ([], None)
+    own = identities(config, feed, features.views, *facts)
+    finished = refuse_another(out, own)
+    identity = (finished if method.trains else None) or own[0]  # what is not trained is another one in another version
+    curves, scores = run_training(method, feed, config, problem, out, identity, own) if method.trains else ([], None)
     with torch.no_grad():
         method.finish(feed)
 
@@ -129,6 +130,7 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
         "peak_memory_mb": round(peak_memory() / 2**20, 1),
         "seed": config.seed,
         "method": config.method.name,
+        "cached_views": features.views,
         "identity": identity,
     }
     run = Run(config, problem, features, method, answers, names, evaluation, metrics, curves, seconds, test)
@@ -177,13 +179,6 @@ def require_truth(problem: Problem, what: str) -> np.ndarray:
 def uses_oracle(options: dict[str, Any]) -> bool:
     """Whether a method option asks for the true classes."""
     return any(value in ("true_prior", "oracle") for value in options.values() if isinstance(value, str))
-
-
-def kept_views(views: int | None) -> str:
-    """How many are cached, as the end of a sentence."""
-    if not views:
-        return "" if views is None else "; views are made on the fly"
-    return f"; {views} cached view{'' if views == 1 else 's'} of each picture"
 
 
 def class_count(config: RunConfig, problem: Problem, features: Features) -> tuple[int, str]:

@@ -31,7 +31,7 @@ def identities(config: RunConfig, feed: Feed, views: int | None, *facts: str) ->
     def with_views(number: int | None) -> RunConfig:
         return config.model_copy(update={"encoder": config.encoder.model_copy(update={"views": number})})
 
-    before = 8 if views is None else views
+    before = config.encoder.views if config.encoder.views is not None else 8 if views is None else views
     return [
         config.identity(*facts, came_to({**feeding, "views": views})),
         with_views(None if before == 8 else before).identity(*facts, came_to(feeding), version=2),
@@ -39,12 +39,18 @@ def identities(config: RunConfig, feed: Feed, views: int | None, *facts: str) ->
     ]
 
 
-def refuse_another(out: Path | None, own: Sequence[str]) -> None:
-    """An InputError if a finished run of another identity is there: a method without checkpoints would lay itself over it."""
+def refuse_another(out: Path | None, own: Sequence[str]) -> str | None:
+    """The identity of the finished run that is there, None without one.
+
+    An InputError if it is another run's: a method without checkpoints would lay itself over it.
+    """
     try:
         finished = {} if out is None else read_json(out / "metrics.json")
     except InputError:
-        return  # none, or damaged: it is written again
+        return None  # none, or damaged: it is written again
     identity = finished.get("identity") if isinstance(finished, dict) else None
-    if out is not None and isinstance(identity, str) and identity not in own:
+    if not isinstance(identity, str):
+        return None
+    if out is not None and identity not in own:
         raise other_options(out)
+    return identity

@@ -17,7 +17,7 @@ from rowssl.centred import Rows, factor, surplus
 BLOCK_CELLS = 2**22  # floats that one block of distances may hold: 16 MB, and as fast as any larger block
 SMALL_CELLS = 2**18
 BLOCK_ROWS = 1024  # larger blocks only cost the product's own buffers
-FEW_ROWS = 256  # that are made float64 at a time
+DOUBLE_ROWS = 256  # that are made float64 at a time
 ENOUGH = 5e-4  # share of the inertia: an iteration on large data that lowers it by less is the last
 CLOSE = 0.01  # share by which all rows may be farther from a sample's centres than the sample
 
@@ -56,15 +56,16 @@ def lloyd(
         counts = torch.bincount(labels, minlength=k)
         if pinned_counts is not None:
             counts = counts + pinned_counts
-        if bool((counts == 0).any()):
+        filled = bool((counts == 0).any())
+        if filled:
             _fill_empty(x, centers, labels, distance, sums, counts)
         means, idle = torch.empty_like(centers), counts == 0
-        for i in range(0, k, FEW_ROWS):
-            means[i : i + FEW_ROWS] = sums[i : i + FEW_ROWS] / counts[i : i + FEW_ROWS, None]
+        for i in range(0, k, DOUBLE_ROWS):
+            means[i : i + DOUBLE_ROWS] = sums[i : i + DOUBLE_ROWS] / counts[i : i + DOUBLE_ROWS, None]
         means[idle] = centers[idle]
         shift = (means - centers).norm(dim=1)
         centers = means
-        if before and before <= (1 + CLOSE) * expected * len(x):
+        if before and not filled and before <= (1 + CLOSE) * expected * len(x):
             return centers, step, (labels, distance - shift.square()[labels])  # the mean takes |shift|^2 off every row
         previous = labels
         labels, distance = nearest_again(x, norms, centers, shift, previous, distance)
@@ -159,10 +160,10 @@ def _fill_empty(x: Rows, centers: Tensor, labels: Tensor, distance: Tensor, sums
 
 def _add(sums: Tensor, rows: Tensor, group: Tensor, sign: int = 1) -> None:
     """Add (or subtract) rows to the float64 sums (k, d) of their clusters."""
-    if len(rows) < BLOCK_ROWS:
-        for i in range(0, len(rows), FEW_ROWS):
-            sums.index_add_(0, group[i : i + FEW_ROWS], rows[i : i + FEW_ROWS].double(), alpha=sign)
-    else:  # whole blocks in float32 first: a third of the time
+    if len(rows) < max(BLOCK_ROWS, len(sums)):
+        for i in range(0, len(rows), DOUBLE_ROWS):
+            sums.index_add_(0, group[i : i + DOUBLE_ROWS], rows[i : i + DOUBLE_ROWS].double(), alpha=sign)
+    else:  # whole blocks of few clusters in float32 first: a third of the time
         sums.add_(torch.zeros_like(sums, dtype=rows.dtype).index_add_(0, group, rows), alpha=sign)
 
 

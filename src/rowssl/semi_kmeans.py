@@ -56,7 +56,7 @@ def semi_supervised_kmeans(
     Known centres start as class means, the others by plain k-means++ on the unlabelled rows. Every step can only lower
     the inertia (labelled and unlabelled rows together), so the last iterate of a run is its best. Labels come in the
     order of the rows of `x`. A class id below the largest one that has no labelled row is a free cluster. Large data are
-    treated as by `rowssl.cluster.kmeans`: starts are tried on a sample.
+    treated nearly as by `rowssl.cluster.kmeans`: starts are tried on a sample.
     """
     x = as_matrix(x, "x")
     if not isinstance(targets, Tensor):

@@ -31,13 +31,13 @@ def schedule(config: RunConfig, rows: int, *, from_scratch: bool = False) -> tup
 def cached_views(config: RunConfig, rows: int, encoder: Encoder) -> int:
     """Augmented views of each image that are kept: as asked, or so few that to make them is little beside the training.
 
-    Pooled features can do with one, because training adds noise to them; the two views of a pair must differ otherwise.
+    Pooled features can do with one where training adds noise to them; the two views of a pair must differ otherwise.
     """
     if config.encoder.views is not None:
         return config.encoder.views
     _, epochs = schedule(config, rows, from_scratch=is_from_scratch(encoder.tail))
-    differ = 1 if len(encoder.trunk_shape) == 1 else 2
-    fewest = max(differ, METHODS[config.method.name].least_views)
+    noisy = len(encoder.trunk_shape) == 1 and config.train.noise != 0
+    fewest = max(1 if noisy else 2, METHODS[config.method.name].least_views)
     return int(np.clip(epochs // EPOCHS_A_VIEW - 1, fewest, MOST_VIEWS))
 
 

@@ -14,6 +14,7 @@ from faults.runs import weights
 from rowssl import methods
 from rowssl.checkpoint import read_manifest
 from rowssl.config import IDENTITY, DataConfig, EncoderConfig, RunConfig, TrainConfig, build_config
+from rowssl.edits import Edits
 from rowssl.errors import InputError
 from rowssl.fit import fit
 from rowssl.methods import METHODS, dts_options, method_options
@@ -104,27 +105,47 @@ def half(
             fit(build_config(content), out)
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_run_that_a_version_before_began_goes_on(
-    version: int, embeddings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def earlier(version: int, views: int = 8) -> Callable[..., str]:
+    """`RunConfig.identity` of that version, for so many views."""
     plain = RunConfig.identity
 
-    def before(self: RunConfig, *facts: str, **_: Any) -> str:
-        if version == 1:  # eight views were the default, and defaults were kept; what they came to was not
-            views = self.encoder.model_copy(update={"views": 8})
-            return plain(self.model_copy(update={"encoder": views}), *facts[:3], version=1)
+    def identity(self: RunConfig, *facts: str, **_: Any) -> str:
+        number = None if version == 2 and views == 8 else views  # eight were the default, which version 2 left out
+        encoder = self.encoder.model_copy(update={"views": number})
         came_to = json.loads(facts[-1]) if len(facts) > 3 else {"feed": {}}
         came_to["feed"].pop("views", None)
-        return plain(self, *facts[:3], json.dumps(came_to, sort_keys=True), version=2)
+        more = [json.dumps(came_to, sort_keys=True)] if version == 2 else []  # version 1: not what the defaults came to
+        return plain(self.model_copy(update={"encoder": encoder}), *facts[:3], *more, version=version)
 
-    half(content(embeddings), tmp_path / "old", monkeypatch, before)
+    return identity
+
+
+@pytest.mark.parametrize("asked", [{}, {"views": 4}, {"views": 8}])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_run_that_a_version_before_began_goes_on(
+    version: int, asked: dict[str, int], embeddings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {**content(embeddings), "encoder": asked}
+    half(options, tmp_path / "old", monkeypatch, earlier(version, **asked))
     begun = sorted((tmp_path / "old" / "checkpoints").iterdir())[-1]
     assert read_manifest(begun)["epoch"]["epoch"] == 2
-    run = fit(build_config(content(embeddings)), tmp_path / "old")
+    run = fit(build_config(options), tmp_path / "old")
     assert [row["epoch"] for row in run.curves] == [1, 2, 3, 4]
-    fit(build_config(content(embeddings)), tmp_path / "whole")
+    fit(build_config(options), tmp_path / "whole")
     assert weights(tmp_path / "old") == weights(tmp_path / "whole")
+
+
+def test_edits_of_a_run_that_a_version_before_finished_stay(
+    embeddings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, config = tmp_path / "run", build_config(content(embeddings))
+    with monkeypatch.context() as patch:
+        patch.setattr(RunConfig, "identity", earlier(2))
+        run = fit(config, out)
+    Edits.load(out).rename(run.names.ids[-1], "a name").save(out)
+    fit(config, out)
+    assert [path.name for path in out.glob("edits*")] == ["edits.json"]
+    assert "a name" in (out / "classes.csv").read_text()
 
 
 def test_a_method_without_checkpoints_does_not_replace_a_finished_run(embeddings: Path, tmp_path: Path) -> None:

@@ -159,9 +159,12 @@ def prepare(cells: Sequence[Cell], finished: Sequence[Result], runs: Path, *, on
     from rowssl.features import open_features
     from rowssl.problem import load_problem
 
-    seen: dict[tuple[str, ...], tuple[str, str]] = {}
+    seen: dict[tuple[str, str], tuple[str, str]] = {}
+    filled: set[tuple[object, ...]] = set()
     for cell in cells:
-        if _inputs(cell) not in seen:
+        views = _views(cell)
+        if (*_inputs(cell), *views) not in filled:
+            filled.add((*_inputs(cell), *views))
             problem = load_problem(cell.config.data)
             # Trunk outputs do not depend on their reduction, which every run makes for itself.
             whole = cell.config.encoder.model_copy(update={"reduce": 0})
@@ -175,11 +178,15 @@ def prepare(cells: Sequence[Cell], finished: Sequence[Result], runs: Path, *, on
             raise InputError(f"{folder} was run on other data or another encoder: choose another --out or remove it.")
 
 
-def _inputs(cell: Cell) -> tuple[str, ...]:
-    """What its features come from; how many views are cached follows from the epochs and the method."""
-    config = cell.config
-    by = "" if config.encoder.views is not None else f"{config.train.epochs} {METHODS[config.method.name].least_views}"
-    return config.data.model_dump_json(), config.encoder.model_dump_json(), by
+def _inputs(cell: Cell) -> tuple[str, str]:
+    return cell.config.data.model_dump_json(), cell.config.encoder.model_dump_json()
+
+
+def _views(cell: Cell) -> tuple[object, ...]:
+    """What the number of cached views follows from, beside the inputs: nothing where it is given."""
+    train, method = cell.config.train, METHODS[cell.config.method.name]
+    given = cell.config.encoder.views is not None
+    return () if given else (train.epochs, train.batch_size, train.noise, method.least_views)
 
 
 @contextmanager

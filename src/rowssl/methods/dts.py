@@ -38,31 +38,29 @@ class DTS(TailednessState):
         rep, l_u, l_sup = self._representation(h, b, tau, batch)
 
         # Classification, Eq. (4)-(5): labels replace the teacher, and there is no other weighting.
-        student = (o[0] / opt.tau_s, o[1] / opt.tau_s)
-        probability = F.softmax(torch.cat(student), dim=1)
-        extras |= {"l_u": l_u, "l_sup": l_sup, "confidence": probability[: len(b)].detach().amax(1)}
+        log_p = F.log_softmax(torch.cat(o) / opt.tau_s, dim=1)  # of both views, (2B, C)
+        p = log_p.exp()
+        extras |= {"l_u": l_u, "l_sup": l_sup, "confidence": p[: len(b)].detach().amax(1)}
         return Step(
             {
                 "representation": rep,
-                "classification": losses.crossed_distillation(teacher, student),
-                "entropy": opt.epsilon * losses.entropy_gap(probability),
+                "classification": losses.mean_surprise(torch.cat([teacher[1], teacher[0]]), log_p),  # views crossed
+                "entropy": opt.epsilon * losses.entropy_gap(p),
             },
             extras,
         )
 
-    def _pseudo_labels(self, o: tuple[Tensor, Tensor], batch: Batch) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    def _pseudo_labels(self, o: tuple[Tensor, Tensor], batch: Batch) -> tuple[tuple[Tensor, ...], Tensor]:
         """Eq. (11): q = softmax((f(z') + lambda_var u) / tau_t), the label itself where there is one; class of S^c."""
         opt = self.options
         tau_t = teacher_temperature(batch.epoch, *opt.tau_t, opt.tau_t_epochs, opt.tau_t_shape)
-        labelled = batch.target >= 0
-        y = F.one_hot(batch.target.clamp_min(0), self.n_classes).float()
-        q = []
-        for logits in (o[0].detach(), o[1].detach()):
-            mask = F.one_hot(logits.argmax(1), self.n_classes) if opt.u_mask == "top1" else 1.0
-            soft = F.softmax((logits + opt.lambda_var * opt.u_scale * self.u * mask) / tau_t, dim=1)
-            q.append(torch.where(labelled[:, None], y, soft))
-        guess = q[0] if opt.pseudo_label == "teacher" else o[0].detach()
-        return (q[0], q[1]), torch.where(labelled, batch.target, guess.argmax(1))
+        labelled, logits = batch.target >= 0, torch.cat(o).detach()
+        mask = F.one_hot(logits.argmax(1), self.n_classes) if opt.u_mask == "top1" else 1.0
+        q = F.softmax((logits + opt.lambda_var * opt.u_scale * self.u * mask) / tau_t, dim=1)
+        q[labelled.repeat(2)] = F.one_hot(batch.target[labelled], self.n_classes).to(q).repeat(2, 1)
+        guess = q if opt.pseudo_label == "teacher" else logits
+        assigned = torch.where(labelled, batch.target, guess[: len(labelled)].argmax(1))
+        return q.tensor_split(2), assigned
 
     def _temperature(self, extras: dict[str, Tensor], batch: Batch) -> Tensor | float:
         """tau(x_i), Eq. (9), or what the ablations put in its place."""
