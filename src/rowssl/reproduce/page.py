@@ -121,7 +121,7 @@ def trained(done: Sequence[Finished], settings: Settings) -> str:
     epochs = sorted({len(epoch_seconds(one.folder)) for one in done} - {0})
     tails = sorted({c.encoder.tail for c in configs})
     asked = {c.encoder.views for c in configs}
-    views = [str(number) for number in sorted(asked - {None})] + ["by the epochs"] * (None in asked)
+    views = [str(n) for n in sorted(n for n in asked if n is not None)] + ["by the epochs"] * (None in asked)
     words = [f"{' or '.join(map(str, epochs))} epochs"] if epochs else []
     words += [f"tail {' or '.join(tails)}", f"cached views: {' or '.join(views)}"]
     words += ["options as the methods have them" if settings.preset is None else f"DTS preset {settings.preset}"]
