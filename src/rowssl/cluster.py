@@ -133,7 +133,6 @@ def _run(
     backend: str = "torch",
 ) -> KMeansResult:
     """One run from the given centres on rows around zero; `enough` and `expected` as in `lloyd`."""
-    known = norms is not None
     lengths = start.new_empty(len(rows)) if norms is None else norms
 
     def settled(shift: Tensor) -> bool:
@@ -141,11 +140,11 @@ def _run(
 
     if backend == "faiss":
         centers, n_iter = _faiss_lloyd(rows[:], start, max_iter), max_iter
-        lengths = squared_norms(rows)
+        lengths = squared_norms(rows) if norms is None else norms
         labels, distance = nearest(rows, lengths, centers)
     else:
         centers, n_iter, (labels, distance) = lloyd(
-            rows, lengths, start, max_iter, settled, enough=enough, expected=expected, measure=not known
+            rows, lengths, start, max_iter, settled, enough=enough, expected=expected, measure=norms is None
         )
     inertia = float(distance.double().sum())
     if not enough or inertia < FLAT * float(lengths.double().sum()):  # few digits are left of the expanded distances

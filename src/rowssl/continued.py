@@ -41,9 +41,8 @@ def continued_content(start: Path, *, with_data: bool) -> dict[str, Any]:
     content["encoder"] |= {"name": model["path"] or model["name"]}
     # Trained weights need less: by default a quarter of the epochs at a fifth of the rate, whatever the run before had.
     content["train"] |= {"epochs": None, "lr": None}
-    content["encoder"]["views"] = stored.metrics.get(
-        "cached_views", content["encoder"]["views"]
-    )  # they are there already
+    if "cached_views" in stored.metrics:  # as many as are there already
+        content["encoder"]["views"] = stored.metrics["cached_views"]
     if model["asked_size"]:
         content["encoder"]["image_size"] = model["asked_size"]
     content["data"] = stored.data.model_dump(mode="json") if with_data else {}

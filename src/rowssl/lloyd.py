@@ -117,9 +117,9 @@ def nearest_again(
     where its own moved away from it and none came as near must all be asked.
     """
     moved = (shift > 0).nonzero()[:, 0]
-    left = (shift > 0)[labels]  # rows whose own centre is not where it was
     if len(moved) == 0:
         return labels, distance
+    left = (shift > 0)[labels]  # rows whose own centre is not where it was
     if len(moved) / len(centers) + float(left.float().mean()) > 1:
         return nearest(x, norms, centers)
     candidate, least = nearest(x, norms, centers[moved])

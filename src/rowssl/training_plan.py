@@ -41,6 +41,13 @@ def cached_views(config: RunConfig, rows: int, encoder: Encoder) -> int:
     return int(np.clip(epochs // EPOCHS_A_VIEW - 1, fewest, MOST_VIEWS))
 
 
+def views_follow(config: RunConfig) -> tuple[object, ...]:
+    """What of the options `cached_views` follows from, beside data and encoder: nothing where the number is given."""
+    train, method = config.train, METHODS[config.method.name]
+    given = config.encoder.views is not None
+    return () if given else (train.epochs, train.batch_size, train.noise, config.start is None, method.least_views)
+
+
 def is_from_scratch(tail: nn.Module) -> bool:
     """Whether a whole network is trained, and not the end of a pretrained one."""
     return any(isinstance(part, ConvNet) for part in tail.modules())

@@ -18,7 +18,6 @@ from rowssl.bench.cells import Cell, Result, open_result, read_result
 from rowssl.bench.pool import Runner, open_runner
 from rowssl.bench.seal import FILE, DamagedError
 from rowssl.errors import InputError
-from rowssl.methods import METHODS
 from rowssl.progress import bar, err
 
 RETRIES = 1
@@ -158,13 +157,14 @@ def prepare(cells: Sequence[Cell], finished: Sequence[Result], runs: Path, *, on
     from rowssl.distributed import device
     from rowssl.features import open_features
     from rowssl.problem import load_problem
+    from rowssl.training_plan import views_follow
 
     seen: dict[tuple[str, str], tuple[str, str]] = {}
     filled: set[tuple[object, ...]] = set()
     for cell in cells:
-        views = _views(cell)
-        if (*_inputs(cell), *views) not in filled:
-            filled.add((*_inputs(cell), *views))
+        cache = (*_inputs(cell), *views_follow(cell.config))
+        if cache not in filled:
+            filled.add(cache)
             problem = load_problem(cell.config.data)
             # Trunk outputs do not depend on their reduction, which every run makes for itself.
             whole = cell.config.encoder.model_copy(update={"reduce": 0})
@@ -180,13 +180,6 @@ def prepare(cells: Sequence[Cell], finished: Sequence[Result], runs: Path, *, on
 
 def _inputs(cell: Cell) -> tuple[str, str]:
     return cell.config.data.model_dump_json(), cell.config.encoder.model_dump_json()
-
-
-def _views(cell: Cell) -> tuple[object, ...]:
-    """What the number of cached views follows from, beside the inputs: nothing where it is given."""
-    train, method = cell.config.train, METHODS[cell.config.method.name]
-    given = cell.config.encoder.views is not None
-    return () if given else (train.epochs, train.batch_size, train.noise, method.least_views)
 
 
 @contextmanager
