@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-GROUP = 16  # entries of the queue that `largest` takes together
+GROUP = 8  # entries of the queue that `largest` takes together
 
 
 def neighbour_density(similarity: Tensor, k: int, *, weighting: str = "rank", scale: str = "mean") -> Tensor:
@@ -31,28 +31,46 @@ def neighbour_density(similarity: Tensor, k: int, *, weighting: str = "rank", sc
 
 
 def largest(values: Tensor, k: int) -> Tensor:
-    """The k largest of each row, largest first: (M, Q) -> (M, k).
-
-    As `topk`, in a fraction of its time for a long queue: the k largest lie in those k groups whose largest members are largest.
-    """
-    rows, columns = values.shape
-    whole = columns - columns % GROUP
-    if whole < 4 * k * GROUP:
+    """The k largest of each row, largest first: (M, Q) -> (M, k). As `topk`, in a fraction of its time for a long queue."""
+    where = _among(values, k)
+    if where is None:
         return values.topk(k, dim=1).values
-    groups = values[:, :whole].unflatten(1, (GROUP, -1))  # entries far apart: maxima of whole stretches of memory,
-    across = values.stride(0) < values.stride(1)  # whichever way it lies: the other way takes thirty times as long
-    tops = values.T[:whole].unflatten(0, (GROUP, -1)).amax(0).T if across else groups.amax(1)
-    where = _largest_groups(tops.contiguous(), k)
-    candidates = groups.gather(2, where[:, None].expand(rows, GROUP, k)).flatten(1)
-    if whole < columns:
-        candidates = torch.cat([candidates, values[:, whole:]], dim=1)
+    candidates = values.gather(1, where)
     if candidates.device.type != "cpu":
         return candidates.topk(k, dim=1).values
     ascending = np.sort(candidates.numpy(), axis=1)  # with vector instructions: a seventh of topk's time
     return torch.from_numpy(ascending[:, : -k - 1 : -1].copy())
 
 
-def _largest_groups(tops: Tensor, k: int) -> Tensor:
+def _among(values: Tensor, k: int) -> Tensor | None:
+    """Columns among which are the k largest of each row, (M, Q) -> (M, n); None where these would not be few.
+
+    They lie in those k groups whose largest members are largest, and these groups are found in the same way.
+    """
+    columns = values.shape[1]
+    whole = columns - columns % GROUP
+    if whole < 4 * k * GROUP:
+        return None
+    # Entries of a group are far apart: maxima of whole stretches of memory, whichever way it lies; the other way takes
+    # thirty times as long.
+    across = values.stride(0) < values.stride(1)
+    tops = (
+        values.T[:whole].unflatten(0, (GROUP, -1)).amax(0).T
+        if across
+        else values[:, :whole].unflatten(1, (GROUP, -1)).amax(1)
+    )
+    inner = _among(tops, k)
+    if inner is None:
+        groups = _largest_few(tops.contiguous(), k)
+    else:
+        groups = inner.gather(1, _largest_few(tops.gather(1, inner), k))
+    member = torch.arange(0, whole, whole // GROUP, device=values.device)
+    found = (groups[:, None] + member[:, None]).flatten(1)
+    rest = torch.arange(whole, columns, device=values.device).expand(len(values), -1)
+    return torch.cat([found, rest], dim=1) if whole < columns else found
+
+
+def _largest_few(tops: Tensor, k: int) -> Tensor:
     """Positions of the k largest of each row, in any order: (M, G) -> (M, k)."""
     if tops.device.type == "cpu":  # in half of the time of topk, by vector instructions
         least = np.partition(tops.numpy(), -k, axis=1)[:, -k, None]

@@ -115,13 +115,13 @@ def test_without_uncertainty_the_teacher_is_simgcds_with_labels_substituted(tiny
     got = dts.loss(unlabelled).losses["classification"]
     torch.testing.assert_close(got, simgcd.loss(unlabelled).losses["distillation"] / 0.65)
 
-    o = tuple(dts.classifier(dts.tail(view)) for view in batch.views)
+    o = dts.classifier(dts.tail(torch.cat(batch.views)))
     substituted, assigned = dts._pseudo_labels(o, batch)
-    for with_labels, plain in zip(substituted, dts._pseudo_labels(o, unlabelled)[0], strict=True):
+    for with_labels, plain in zip(substituted.chunk(2), dts._pseudo_labels(o, unlabelled)[0].chunk(2), strict=True):
         for i, target in enumerate(batch.target.tolist()):
             own = plain[i] if target < 0 else torch.eye(tiny.n_classes)[target]
             assert torch.equal(with_labels[i], own)
-    assert torch.equal(assigned, torch.where(batch.target >= 0, batch.target, o[0].argmax(1)))
+    assert torch.equal(assigned, torch.where(batch.target >= 0, batch.target, o.chunk(2)[0].argmax(1)))
 
 
 def run(problem: Problem, *, preset: str = "paper", epochs: int = 3, **options: Any) -> list[float]:

@@ -81,13 +81,15 @@ class Method(nn.Module):
 
     def two_views(
         self, batch: Batch, projector: Callable[[Tensor], Tensor], *, project_both: bool
-    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, ...]]:
-        """Cosine logits of both views and unit embeddings h of view 0 (or both), for the whole batch."""
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Cosine logits (2B, C), view 0 before view 1, and unit embeddings h of view 0 (or both), for the whole batch."""
         z = self.tail(torch.cat(batch.views))
-        logits = self.classifier(z).chunk(2)
+        o = self.classifier(z)
         h = projector(z).chunk(2) if project_both else (projector(z[: len(z) // 2]),)
-        o0, o1, *embedded = distributed.gather(len(batch.index), *logits, *h)
-        return (o0, o1), tuple(embedded)
+        if distributed.world() > 1:
+            gathered = distributed.gather(len(batch.index), *o.chunk(2), *h)
+            o, h = torch.cat(gathered[:2]), gathered[2:]
+        return o, h
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:

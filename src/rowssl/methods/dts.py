@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rowssl import losses
+from rowssl.class_loss import class_losses
 from rowssl.density import dynamic_temperature
 from rowssl.distributed import gather
 from rowssl.methods.dts_state import TailednessState
@@ -30,7 +30,7 @@ class DTS(TailednessState):
         with torch.no_grad():
             (b,) = gather(len(batch.index), self.key(batch.views[1]))
             keys = self.queue.valid()[0]
-            teacher, assigned = self._pseudo_labels(o, batch)
+            q, assigned = self._pseudo_labels(o, batch)
             extras = {"b": b, "assigned": assigned, **self._scores(b, keys, batch)}
             tau = self._temperature(extras, batch)
 
@@ -38,29 +38,27 @@ class DTS(TailednessState):
         rep, l_u, l_sup = self._representation(h, b, tau, batch)
 
         # Classification, Eq. (4)-(5): labels replace the teacher, and there is no other weighting.
-        log_p = F.log_softmax(torch.cat(o) / opt.tau_s, dim=1)  # of both views, (2B, C)
-        p = log_p.exp()
-        extras |= {"l_u": l_u, "l_sup": l_sup, "confidence": p[: len(b)].detach().amax(1)}
-        return Step(
-            {
-                "representation": rep,
-                "classification": losses.mean_surprise(torch.cat([teacher[1], teacher[0]]), log_p),  # views crossed
-                "entropy": opt.epsilon * losses.entropy_gap(p),
-            },
-            extras,
-        )
+        classification, entropy = class_losses(o, q, opt.tau_s)
+        extras |= {"l_u": l_u, "l_sup": l_sup}
+        if opt.uncertainty == "confidence":
+            extras["confidence"] = F.softmax(o[: len(b)].detach() / opt.tau_s, dim=1).amax(1)
+        losses = {"representation": rep, "classification": classification, "entropy": opt.epsilon * entropy}
+        return Step(losses, extras)
 
-    def _pseudo_labels(self, o: tuple[Tensor, Tensor], batch: Batch) -> tuple[tuple[Tensor, ...], Tensor]:
+    def _pseudo_labels(self, o: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Eq. (11): q = softmax((f(z') + lambda_var u) / tau_t), the label itself where there is one; class of S^c."""
         opt = self.options
         tau_t = teacher_temperature(batch.epoch, *opt.tau_t, opt.tau_t_epochs, opt.tau_t_shape)
-        labelled, logits = batch.target >= 0, torch.cat(o).detach()
-        mask = F.one_hot(logits.argmax(1), self.n_classes) if opt.u_mask == "top1" else 1.0
-        q = F.softmax((logits + opt.lambda_var * opt.u_scale * self.u * mask) / tau_t, dim=1)
-        q[labelled.repeat(2)] = F.one_hot(batch.target[labelled], self.n_classes).to(q).repeat(2, 1)
+        labelled, logits = batch.target >= 0, o.detach()
+        u = opt.lambda_var * opt.u_scale * self.u
+        if opt.u_mask == "top1":
+            u = u * F.one_hot(logits.argmax(1), self.n_classes)
+        q = F.softmax(torch.add(u / tau_t, logits, alpha=1 / tau_t), dim=1)
+        known = labelled.repeat(2).nonzero()[:, 0]
+        q[known] = 0.0
+        q[known, batch.target[labelled].repeat(2)] = 1.0
         guess = q if opt.pseudo_label == "teacher" else logits
-        assigned = torch.where(labelled, batch.target, guess[: len(labelled)].argmax(1))
-        return q.tensor_split(2), assigned
+        return q, torch.where(labelled, batch.target, guess[: len(labelled)].argmax(1))
 
     def _temperature(self, extras: dict[str, Tensor], batch: Batch) -> Tensor | float:
         """tau(x_i), Eq. (9), or what the ablations put in its place."""

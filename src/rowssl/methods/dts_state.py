@@ -112,7 +112,8 @@ class TailednessState(Method):
     def _scores(self, b: Tensor, keys: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Tailedness scores s_i of Eq. (7) and their range, on the queue and the prototypes before this step."""
         opt = self.options
-        similarity, to_batch = to_queue(self.prototypes, keys), to_queue(self.prototypes, b)  # (M, Q), (M, B)
+        similarity = to_queue(self.prototypes, keys)  # (M, Q)
+        chosen = nearest_prototype(to_queue(self.prototypes, b))  # (B,)
         if opt.score == "loss":
             s, low, high = self.loss_memory.score(batch.index)
         elif len(keys) == 0:
@@ -124,30 +125,29 @@ class TailednessState(Method):
                 weighting=opt.knn_weighting,
                 scale=opt.density_scale,
             )
-            s, low, high = (d[nearest_prototype(to_batch)] if opt.score == "prototype" else d), d.min(), d.max()
-        return {"to_queue": similarity, "to_batch": to_batch, "s": s, "low": low, "high": high}
+            s, low, high = (d[chosen] if opt.score == "prototype" else d), d.min(), d.max()
+        members = {"queue_prototype": nearest_prototype(similarity)} if opt.proto_update == "queue" else {}
+        return {"batch_prototype": chosen, **members, "s": s, "low": low, "high": high}
 
     @torch.no_grad()
     def after_step(self, batch: Batch, step: Step) -> None:
         """Key network, queue, prototypes (Eq. 8), and at the end of an epoch the class uncertainty (Eq. 10)."""
         opt, e = self.options, step.extras
         self.key.follow(nn.Sequential(self.tail, self.projector))
-        slots = self.queue.slots(len(e["b"]))
+        slots, filled = self.queue.slots(len(e["b"])), self.queue.filled
         self.queue.push(e["b"], batch.target, batch.index)
         if opt.proto_update == "batch":
-            members, assigned = e["b"], nearest_prototype(e["to_batch"])
-        else:  # of the similarities to the queue only the new entries' columns have changed
+            members, assigned = e["b"], e["batch_prototype"]
+        else:  # the entries that are new are the batch's; the others are nearest to what they were
             members = self.queue.valid()[0]
-            similarity, more = e["to_queue"], len(members) - e["to_queue"].shape[1]
-            if more:
-                similarity = torch.cat([similarity.T, similarity.new_empty(more, len(similarity))]).T
-            similarity.T.index_copy_(0, slots, e["to_batch"].T[-len(slots) :])
-            assigned = nearest_prototype(similarity)
+            assigned = slots.new_empty(len(members))
+            assigned[:filled] = e["queue_prototype"]
+            assigned[slots] = e["batch_prototype"][-len(slots) :]
         self.prototypes.copy_(update_prototypes(self.prototypes, members, assigned, opt.lambda_tail))
 
         if opt.uncertainty == "confidence":
             self.statistics.add(e["confidence"], e["assigned"])
-        elif e["to_queue"].shape[1]:  # against an empty queue there is no density
+        elif filled:  # against an empty queue there is no density
             self.statistics.add(e["s"], e["assigned"])
         self.prior.add(e["assigned"], batch.index)
         if opt.score == "loss":

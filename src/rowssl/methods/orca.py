@@ -68,7 +68,8 @@ class ORCA(Method):
 
     def loss(self, batch: Batch) -> Step:
         """Cross-entropy with the uncertainty's margin, pairs drawn together, and the mean prediction kept near P(y)."""
-        (o0, o1), (z,) = self.two_views(batch, unit_constant, project_both=False)
+        o, (z,) = self.two_views(batch, unit_constant, project_both=False)
+        o0, o1 = o.chunk(2)
         o0, o1 = self.scale * o0, self.scale * o1
         target, labelled = batch.target, batch.target >= 0
 

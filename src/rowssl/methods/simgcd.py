@@ -45,7 +45,8 @@ class SimGCD(Method):
 
     def loss(self, batch: Batch) -> Step:
         """0.65 (distillation + eps (log C - H) + InfoNCE) + 0.35 (cross-entropy + supervised contrastive)."""
-        (o0, o1), (h0, h1) = self.two_views(batch, self.projector, project_both=True)
+        o, (h0, h1) = self.two_views(batch, self.projector, project_both=True)
+        o0, o1 = o.chunk(2)
         tau_t = teacher_temperature(batch.epoch, *self.tau_t, self.tau_t_epochs)
         teacher = (F.softmax(o0.detach() / tau_t, dim=1), F.softmax(o1.detach() / tau_t, dim=1))
         student = (o0 / self.tau_s, o1 / self.tau_s)

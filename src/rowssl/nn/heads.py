@@ -26,8 +26,8 @@ class CosineClassifier(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """(B, d) -> (B, C)."""
-        cosine = F.normalize(z, dim=1) @ F.normalize(self.weight, dim=1).T
-        return cosine * self.gain + self.offset
+        scale = self.gain / self.weight.norm(dim=1).clamp_min(1e-12)
+        return torch.addmm(self.offset, F.normalize(z, dim=1), (self.weight * scale[:, None]).T)
 
     @torch.no_grad()
     def set_directions(self, centres: Tensor) -> None:
