@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rowssl import cluster, lloyd, semi_kmeans
+from rowssl import centred, cluster, semi_kmeans
 from rowssl.cluster import assign, hungarian, kmeans, knn, semi_supervised_kmeans, sinkhorn
 from rowssl.errors import InputError
 
@@ -72,7 +72,7 @@ def test_more_data_than_one_chunk_gives_the_same(monkeypatch: pytest.MonkeyPatch
     x = blobs(700, spread=2.0)
     whole, nearest = kmeans(x, 8, n_init=3), assign(x, x[:8])
     monkeypatch.setattr(semi_kmeans, "_SEED_CELLS", 1)
-    monkeypatch.setattr(lloyd, "BLOCK_CELLS", 8)
+    monkeypatch.setattr(centred, "BLOCK_CELLS", 8)
     parts = kmeans(x, 8, n_init=3)
     assert torch.equal(whole.labels, parts.labels)
     assert whole.inertia == pytest.approx(parts.inertia, rel=1e-6)
@@ -293,3 +293,11 @@ def test_a_value_that_is_none_is_named_however_many_rows(rows: int, value: float
     x[277, 1] = value
     with pytest.raises(InputError, match="row 277 of x"):
         kmeans(x, 5, n_init=2)
+
+
+def test_the_centres_that_one_gives_stay_as_they_are() -> None:
+    x = torch.from_numpy(blobs(200, spread=2.0))
+    given = x[:6].clone()
+    found = kmeans(x, 6, init=given)
+    assert torch.equal(given, x[:6])
+    assert not torch.equal(found.centers, given)

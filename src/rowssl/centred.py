@@ -11,6 +11,10 @@ from torch import Tensor
 COPY_VALUES = 3 * 2**20  # floats of a matrix that may be copied: 12 MB
 SAMPLE_ROWS, SAMPLE_EACH = 50_000, 64  # starts are tried on so many rows, or so many for each cluster if that is more,
 SAMPLE_FROM = 1.25  # where there are so many times as many rows
+BLOCK_CELLS = 2**22  # floats that one block of distances may hold: 16 MB, and as fast as any larger block
+SMALL_CELLS = 2**18
+BLOCK_ROWS = 1024  # larger blocks only cost the product's own buffers
+SLICE = 256  # rows that are made float64 at a time, and the smallest block
 FAR = 8.0  # a mean so many times as long as the rows' spread would cost a product of rows as they are too many digits
 
 
@@ -58,16 +62,32 @@ def factor(x: Rows, which: slice) -> Tensor:
     return x.as_given(which) if isinstance(x, Centred) and x.near else x[which]
 
 
+def products(x: Rows, points: Tensor) -> Tensor:
+    """Of all rows with a few points (k, d), as those of `factor`: (k, N). Rows that are some of a matrix are not copied for it."""
+    if isinstance(x, Centred) and x.near and x.rows is not None:
+        found = (x.x @ points.T).index_select(0, x.rows)
+    else:
+        found = factor(x, slice(None)) @ points.T  # faster than the product in the other order
+    return found.T.contiguous()
+
+
 def surplus(x: Rows, points: Tensor) -> Tensor | float:
     """What the products of `factor` with these points (k, d) hold too much, (k,)."""
     return points @ x.mean if isinstance(x, Centred) and x.near else 0.0
 
 
+def block_rows(n: int, k: int, d: int) -> int:
+    """So many of n rows x d, and their distances to k centres, are looked at together: of few rows a block is small, too."""
+    cells = min(BLOCK_CELLS, max(SMALL_CELLS, n * d // 16))
+    return max(SLICE, min(BLOCK_ROWS, cells // max(k, d)))
+
+
 def squared_norms(x: Rows) -> Tensor:
     """(N,), in blocks."""
-    norms = x[:1].new_empty(len(x))
-    for i in range(0, len(x), 1024):  # small results kept between large ones freed would leave holes that nothing fits
-        torch.sum(x[i : i + 1024].square(), 1, out=norms[i : i + 1024])
+    first = x[:1]
+    norms, size = first.new_empty(len(x)), block_rows(len(x), 1, first.shape[1])
+    for i in range(0, len(x), size):  # small results kept between large ones freed would leave holes that nothing fits
+        torch.sum(x[i : i + size].square(), 1, out=norms[i : i + size])
     return norms
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rowssl.centred import Rows, centred, sample_for, some_rows, squared_norms
+from rowssl.centred import BLOCK_CELLS, Rows, centred, sample_for, some_rows, squared_norms
 from rowssl.errors import InputError
-from rowssl.lloyd import BLOCK_CELLS, ENOUGH, inertia_of, lloyd, nearest
+from rowssl.lloyd import ENOUGH, inertia_of, lloyd, nearest
 from rowssl.progress import track
 from rowssl.semi_kmeans import KMeansResult, as_matrix, check_counts, plus_plus, require_finite, semi_supervised_kmeans
 

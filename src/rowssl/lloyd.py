@@ -12,12 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rowssl.centred import Rows, factor, surplus
+from rowssl.centred import BLOCK_ROWS, SLICE, Rows, block_rows, factor, surplus
 
-BLOCK_CELLS = 2**22  # floats that one block of distances may hold: 16 MB, and as fast as any larger block
-SMALL_CELLS = 2**18
-BLOCK_ROWS = 1024  # larger blocks only cost the product's own buffers
-DOUBLE_ROWS = 256  # that are made float64 at a time
 ENOUGH = 5e-4  # share of the inertia: an iteration on large data that lowers it by less is the last
 CLOSE = 0.01  # share by which all rows may be farther from a sample's centres than the sample
 
@@ -34,15 +30,18 @@ def lloyd(
     expected: float = 0.0,
     measure: bool = False,
 ) -> tuple[Tensor, int, tuple[Tensor, Tensor]]:
-    """Centres after Lloyd iterations until `settled(shift of each centre)`, how many that took, and what is `nearest` to them.
+    """Centres, moved in place by Lloyd iterations until `settled(shift of each)`, how many it took, and what is `nearest` to them.
 
     With `enough`, also when one has lowered the free rows' inertia by less than this share. When a row is on average hardly
     farther from the given centres than `expected`, the rows of the sample that they are the means of, one iteration has to do:
     what is returned beside the means is then what was nearest before it, with distances that have the right sum. `norms` (N,),
-    the rows' squared norms, are filled on the way where one is told to `measure` them.
+    the rows' squared norms, are filled on the way where one is told to `measure` them. `pinned_counts` (k,) are how many
+    pinned rows each cluster has, and `pinned_sums` the sums of those that have any.
     """
     k = len(centers)
-    sums = centers.new_zeros(centers.shape, dtype=torch.float64) if pinned_sums is None else pinned_sums.clone()
+    sums = centers.new_zeros(centers.shape, dtype=torch.float64)
+    if pinned_sums is not None and pinned_counts is not None:
+        sums[pinned_counts > 0] = pinned_sums
 
     def meet(block: slice, group: Tensor) -> None:
         rows = x[block]
@@ -59,12 +58,7 @@ def lloyd(
         filled = bool((counts == 0).any())
         if filled:
             _fill_empty(x, centers, labels, distance, sums, counts)
-        means, idle = torch.empty_like(centers), counts == 0
-        for i in range(0, k, DOUBLE_ROWS):
-            means[i : i + DOUBLE_ROWS] = sums[i : i + DOUBLE_ROWS] / counts[i : i + DOUBLE_ROWS, None]
-        means[idle] = centers[idle]
-        shift = (means - centers).norm(dim=1)
-        centers = means
+        shift = _move(centers, sums, counts)
         if before and not filled and before <= (1 + CLOSE) * expected * len(x):
             return centers, step, (labels, distance - shift.square()[labels])  # the mean takes |shift|^2 off every row
         previous = labels
@@ -73,12 +67,24 @@ def lloyd(
         now = float(distance.double().sum()) if enough else 0.0
         if len(rows) == 0 or settled(shift) or (enough and now > (1 - enough) * before):
             break
-        for part in rows.split(BLOCK_ROWS):
+        for part in rows.split(block_rows(len(x), *centers.shape)):
             changed = x[part]
             _add(sums, changed, previous[part], sign=-1)
             _add(sums, changed, labels[part])
         before = now
     return centers, step, (labels, distance)
+
+
+def _move(centers: Tensor, sums: Tensor, counts: Tensor) -> Tensor:
+    """Put every centre at the mean of its rows, in place, but for those without any; how far each went, (k,)."""
+    shift = torch.empty_like(centers[:, 0])
+    for i in range(0, len(centers), SLICE):
+        block = slice(i, i + SLICE)
+        size = counts[block, None]
+        means = torch.where(size > 0, (sums[block] / size).to(centers.dtype), centers[block])
+        shift[block] = (means - centers[block]).norm(dim=1)
+        centers[block] = means
+    return shift
 
 
 def nearest(
@@ -92,9 +98,8 @@ def nearest(
 
     `meet` is called with every block of rows and what is nearest to them, while they are at hand.
     """
-    most = min(BLOCK_CELLS, max(SMALL_CELLS, len(x) * centers.shape[1] // 16))  # of few rows a block is small, too
-    chunk = chunk or max(256, min(BLOCK_ROWS, most // len(centers)))
-    bias, transposed = centers.square().sum(1) + 2 * surplus(x, centers), centers.T
+    chunk = chunk or block_rows(len(x), *centers.shape)
+    bias, transposed = centers.norm(dim=1).square_() + 2 * surplus(x, centers), centers.T
     labels = torch.empty(len(x), dtype=torch.int64, device=centers.device)
     distance = torch.empty_like(norms)
     cells = centers.new_empty(min(chunk, len(x)), len(centers))  # the same pages for every block
@@ -127,7 +132,7 @@ def nearest_again(
     doubt = (left & (least > distance)).nonzero()[:, 0]
     labels = torch.where(wins, moved[candidate], labels)
     distance = torch.where(wins, least, distance)
-    for rows in doubt.split(BLOCK_ROWS):
+    for rows in doubt.split(block_rows(len(x), *centers.shape)):
         labels[rows], distance[rows] = nearest(x[rows], norms[rows], centers)
     return labels, distance
 
@@ -161,8 +166,8 @@ def _fill_empty(x: Rows, centers: Tensor, labels: Tensor, distance: Tensor, sums
 def _add(sums: Tensor, rows: Tensor, group: Tensor, sign: int = 1) -> None:
     """Add (or subtract) rows to the float64 sums (k, d) of their clusters."""
     if len(rows) < max(BLOCK_ROWS, len(sums)):
-        for i in range(0, len(rows), DOUBLE_ROWS):
-            sums.index_add_(0, group[i : i + DOUBLE_ROWS], rows[i : i + DOUBLE_ROWS].double(), alpha=sign)
+        for i in range(0, len(rows), SLICE):
+            sums.index_add_(0, group[i : i + SLICE], rows[i : i + SLICE].double(), alpha=sign)
     else:  # whole blocks of few clusters in float32 first: a third of the time
         sums.add_(torch.zeros_like(sums, dtype=rows.dtype).index_add_(0, group, rows), alpha=sign)
 
@@ -170,15 +175,17 @@ def _add(sums: Tensor, rows: Tensor, group: Tensor, sign: int = 1) -> None:
 def sum_rows(x: Rows, labels: Tensor, k: int) -> Tensor:
     """Float64 sums (k, d) of the rows of each cluster."""
     sums = torch.zeros((k, x[:1].shape[1]), dtype=torch.float64, device=labels.device)
-    for i in range(0, len(x), BLOCK_ROWS):
-        _add(sums, x[i : i + BLOCK_ROWS], labels[i : i + BLOCK_ROWS])
+    size = block_rows(len(x), *sums.shape)
+    for i in range(0, len(x), size):
+        _add(sums, x[i : i + size], labels[i : i + size])
     return sums
 
 
 def inertia_of(x: Rows, centers: Tensor, labels: Tensor) -> float:
     """Summed squared distance to the assigned centre, by differences and in float64 over rows."""
     distance = centers.new_empty(len(x))
-    for i in range(0, len(x), BLOCK_ROWS):
-        block = slice(i, i + BLOCK_ROWS)
+    size = block_rows(len(x), 1, centers.shape[1])
+    for i in range(0, len(x), size):
+        block = slice(i, i + size)
         torch.sum((x[block] - centers[labels[block]]).square(), 1, out=distance[block])
     return float(distance.double().sum())
