@@ -112,7 +112,8 @@ def semi_supervised_kmeans(
             centers, _, (_, distance) = lloyd(part, part_norms, start, max_iter, settled, *weighed, enough=ENOUGH)
             pulls = (class_means - centers[known]).square().sum(1).double() * counts[known]  # of the labelled rows
             pull = float(pulls.sum())
-            if (inertia := float(distance.double().sum()) + share * pull) < least:
+            inertia = float(distance.double().sum()) + share * pull
+            if run == 0 or inertia < least:
                 best_centers, least = centers, inertia
         return judged(*lloyd(free_rows, norms, best_centers, max_iter, settled, sums, counts, ENOUGH))
     seeds = plus_plus(free_rows, norms, n_free, seed=seed, runs=n_init, trials=1, base=base)
