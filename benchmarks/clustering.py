@@ -8,11 +8,11 @@ Points are drawn around long-tailed Gaussian centres; `--features FILE.npz` take
 case is a process of its own with the same points, threads, number of starts, largest number of iterations and tolerance; all
 seed by greedy k-means++ (faiss, which has none, begins at ours; it also stands there as it comes, random starts and its own
 sample of the points: where its inertia is within 1 % it counts, with the search that labels the points, which the others do
-as well; without it, it says "centres only"). Two questions: `whole` is a call as a user makes it; `start`
-gives the same centres to all and asks for the iterations and the labels. Inertia is measured in the same way for all. Memory is the peak
-above the imports, as a multiple of the points' size. The contestants take turns, and the median of their seconds counts; what
-takes longer than `--limit` is ended. Semi-supervised k-means (half of the classes known, half of their rows labelled) has no
-counterpart in the two libraries: its time stands beside their plain one.
+as well; without it, it says "centres only"). Two questions: `whole` is a call as a user makes it; `start` gives the same centres
+to all and asks for the iterations and the labels. Inertia is measured in the same way for all. Memory is the peak above the
+imports, as a multiple of the points' size. The contestants take turns, and the median of their seconds counts; what takes longer
+than `--limit` is ended. Semi-supervised k-means (half of the classes known, half of their rows labelled) has no counterpart in
+the two libraries: its time stands beside their plain one.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from rowssl.count import (
     run_estimator,
     sample_rows,
 )
-from rowssl.count_search import Starts, brent, labelled_accuracy, search
+from rowssl.count_search import Clusters, brent, labelled_accuracy, search
 from rowssl.data.loader import ArraySource
 from rowssl.errors import InputError
 from rowssl.ward import cut
@@ -199,17 +199,17 @@ def test_starts_of_every_k_come_from_one_tree():
     x = torch.from_numpy(blobs(6, 200)[0])
     found = search(CountData(x, np.full(200, -1), 0, 5, 7))
     assert set(found.scores) == {5, 6, 7}
-    starts = Starts(CountData(x, np.full(200, -1), 0, 2, 50))
+    clusters = Clusters(CountData(x, np.full(200, -1), 0, 2, 50))
     for k in (2, 6, 50, 200):
-        centres = starts(k)
+        centres = clusters.start(k)
         assert centres.shape == (k, 16)
-        cluster = torch.from_numpy(cut(starts.tree, k))
+        cluster = torch.from_numpy(cut(clusters.tree, k))
         for c in range(k):
-            torch.testing.assert_close(centres[c], starts.x[cluster == c].mean(0))
+            torch.testing.assert_close(centres[c], clusters.x[cluster == c].mean(0))
 
 
 def test_starts_where_all_rows_are_equally_far_from_each_other():
-    centres = Starts(CountData(torch.eye(600), np.full(600, -1), 0, 2, 50))(50)
+    centres = Clusters(CountData(torch.eye(600), np.full(600, -1), 0, 2, 50)).start(50)
     assert centres.shape == (50, 600)
     assert (centres.sum(1) > 0.99).all()  # means of rows, or rows
 
@@ -222,7 +222,7 @@ def test_one_row_has_no_clusters(name):
 
 def test_starts_of_more_clusters_than_distinct_rows():
     x = torch.eye(3)[torch.arange(60) % 3]
-    centres = Starts(CountData(x, np.full(60, -1), 0, 2, 10))(10)
+    centres = Clusters(CountData(x, np.full(60, -1), 0, 2, 10)).start(10)
     assert centres.shape == (10, 3)
     assert torch.isfinite(centres).all()
     assert search(CountData(x, np.full(60, -1), 0, 2, 10)).best >= 2
@@ -232,5 +232,33 @@ def test_starts_of_more_clusters_than_distinct_rows():
 def test_from_the_tree_k_means_ends_about_as_low_as_from_its_own_seeds(k):
     x = torch.from_numpy(blobs(30, 3000)[0])
     data = CountData(x, np.full(len(x), -1), 0, 2, 60)
-    shared = kmeans(x, k, init=Starts(data)(k), enough=5e-4)
+    shared = kmeans(x, k, init=Clusters(data).start(k), enough=5e-4)
     assert shared.inertia < 1.03 * kmeans(x, k, n_init=3).inertia
+
+
+def test_rows_that_are_not_in_the_tree_go_to_the_nearest_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, truth = blobs(6, 400)
+    data = prepared(x, np.where((truth < 3) & (np.arange(400) % 2 == 0), truth, -1), 3)
+    whole = Clusters(data)
+    monkeypatch.setattr(count_search, "TREE_ROWS", 60)
+    some = Clusters(data)
+    assert len(whole.x) == 400
+    assert 60 <= len(some.x) < 70
+    known = data.target[data.labelled]
+    for clusters in (whole, some):
+        assert len(clusters(6)) == len(known)
+        assert labelled_accuracy(clusters(6), known, 6, 3) == 1.0
+    assert search(data).best == 6
+
+
+def test_what_is_shared_between_numbers_of_clusters_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = long_tailed(300, seed=5)
+    data = prepared(problem.embeddings, problem.targets, 6)
+    shared = search(data)
+
+    class EachByItself(Clusters):
+        def __call__(self, k: int) -> np.ndarray:
+            return Clusters(data)(k)
+
+    monkeypatch.setattr(count_search, "Clusters", EachByItself)
+    assert search(data) == shared

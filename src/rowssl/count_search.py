@@ -2,8 +2,9 @@
 
 For each k, k-means clusters labelled and unlabelled rows; the objective is the matched accuracy on the labelled rows alone,
 or its mean over classes (`balanced`): under a long tail the plain one is earned by the largest classes, and prefers few
-clusters. It is a noisy step function, so the best k that was evaluated counts, not the optimiser's last position. The starts of
-all k-means runs are cuts of one tree, which is most of what independent runs would pay for each of them.
+clusters. It is a noisy step function, so the best k that was evaluated counts, not the optimiser's last position. All k-means
+runs start at cuts of one tree over some of the rows and stay with these, so the tree is most of what any of them would pay
+by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from rowssl.cluster import hungarian, kmeans
+from rowssl.cluster import assign, hungarian, kmeans
 from rowssl.count import CountData, CountEstimate, sample_rows
 from rowssl.density import group_mean
 from rowssl.lloyd import ENOUGH
@@ -21,8 +22,7 @@ from rowssl.progress import bar
 from rowssl.ward import cut, ward_tree
 
 EVALUATIONS = 24  # of the search, at the most
-# A third of the rows, but so many at least and at most, are in the tree; more for very many k.
-TREE_ROWS = (1_000, 4_000)
+TREE_ROWS = 4_000  # at the most; more for very many k
 SILHOUETTE_ROWS = 2_000
 
 
@@ -46,16 +46,16 @@ def search(data: CountData, *, balanced: bool = False) -> CountEstimate:
     """
     known = data.labelled
     scores: dict[int, float] = {}
-    starts = Starts(data)  # which may show a bar of its own
+    clusters = Clusters(data)  # which may show a bar of its own
     with bar("counting classes, values of k tried") as progress:
 
         def score(k: int) -> float:
             if k not in scores:
-                found = kmeans(data.x, k, init=starts(k), enough=ENOUGH).labels.numpy()
+                found = clusters(k)
                 if data.n_old:
-                    good = labelled_accuracy(found[known], data.target[known], k, data.n_old, balanced=balanced)
+                    good = labelled_accuracy(found, data.target[known], k, data.n_old, balanced=balanced)
                 else:
-                    good = silhouette(data.x, found, data.seed)
+                    good = silhouette(clusters.x, found, data.seed)
                 scores[k] = good
                 progress.advance(note=f"k = {k}: {good:.3f}")
             return scores[k]
@@ -82,18 +82,26 @@ def standard_error(accuracy: float, data: CountData, balanced: bool) -> float:
     return float(np.sqrt(max(accuracy * (1 - accuracy), 1e-6) / max(1.0, rows)))
 
 
-class Starts:
-    """Centres to start k-means from, for every k from one tree over some of the rows.
+class Clusters:
+    """The cluster of every labelled row for any k: k-means on some of the rows, from a cut of one tree over them.
 
-    Lloyd iterations from there end about as low as those from k-means++ do, after a third to a seventh as many.
+    Without labels, of every one of these rows. Lloyd iterations from there end lower than those of the best of ten k-means++
+    do, after a third to a seventh as many.
     """
 
     def __init__(self, data: CountData) -> None:
-        size = max(int(np.clip(len(data.x) // 3, *TREE_ROWS)), 2 * data.high)
+        size = max(TREE_ROWS, 2 * data.high)
         self.x = data.x[torch.from_numpy(sample_rows(data.target, data.n_old, size, data.seed))]
         self.tree = ward_tree(self.x)
+        self.labelled = data.x[torch.from_numpy(data.labelled)]
 
-    def __call__(self, k: int) -> torch.Tensor:
+    def __call__(self, k: int) -> np.ndarray:
+        """(n,) from 0."""
+        found = kmeans(self.x, k, init=self.start(k), enough=ENOUGH)
+        labels = assign(self.labelled, found.centers)[0] if len(self.labelled) else found.labels
+        return labels.numpy()
+
+    def start(self, k: int) -> torch.Tensor:
         """(k, d); where merges of one height leave fewer clusters than that, the first rows stand for the others."""
         cluster = torch.from_numpy(cut(self.tree, k))
         centres, size = group_mean(self.x, cluster, k)
