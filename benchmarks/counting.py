@@ -113,14 +113,14 @@ def main() -> None:
     options = parser.parse_args()
     sizes = [300] if options.quick else options.rows
     run_estimator("gcd", problem(300, 10))  # the first call imports
+    if options.errors and options.features:
+        parser.error("--errors draws its own mixtures: leave --features out")
     if options.errors:
         errors(options.starts, sizes)
         return
     problems = [from_file(options.features)] if options.features else [problem(n, options.classes) for n in sizes]
-    print(
-        "| rows | estimator | values tried | shared s | by itself s | times as fast | both say | k-means++ s | | says |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    first = "| rows | estimator | values tried | shared s | by itself s | times as fast | both say |"
+    print(f"{first} k-means++ s | times as fast | says |\n|{'---|' * 10}")
     for data in problems:
         for name in ("gcd", "balanced", "density")[: 3 if len(data.x) <= TREES else 2]:
             turns = [(*counted(name, data), *counted(name, data, by_itself)) for _ in range(options.turns)]

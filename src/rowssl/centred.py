@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -12,8 +13,8 @@ COPY_VALUES = 3 * 2**20  # floats of a matrix that may be copied: 12 MB
 SAMPLE_ROWS, SAMPLE_EACH = 50_000, 64  # starts are tried on so many rows, or so many for each cluster if that is more,
 SAMPLE_FROM = 1.25  # where there are so many times as many rows
 BLOCK_CELLS = 2**22  # floats that one block of distances may hold: 16 MB, and as fast as any larger block
-SMALL_CELLS = 2**18
-BLOCK_ROWS = 1024  # larger blocks only cost the product's own buffers
+SMALL_CELLS = 2**18  # floats that a block of small data may hold: 1 MB
+MOST_ROWS = 1024  # of a block; larger ones only cost the product's own buffers
 SLICE = 256  # rows that are made float64 at a time, and the smallest block
 FAR = 8.0  # a mean so many times as long as the rows' spread would cost a product of rows as they are too many digits
 
@@ -62,13 +63,16 @@ def factor(x: Rows, which: slice) -> Tensor:
     return x.as_given(which) if isinstance(x, Centred) and x.near else x[which]
 
 
-def products(x: Rows, points: Tensor) -> Tensor:
-    """Of all rows with a few points (k, d), as those of `factor`: (k, N). Rows that are some of a matrix are not copied for it."""
-    if isinstance(x, Centred) and x.near and x.rows is not None:
-        found = (x.x @ points.T).index_select(0, x.rows)
-    else:
-        found = factor(x, slice(None)) @ points.T  # faster than the product in the other order
-    return found.T.contiguous()
+def products_of(x: Rows) -> Callable[[Tensor], Tensor]:
+    """What takes a few points (k, d) to the products of all rows with them, as those of `factor`, (k, N).
+
+    Rows that are most of a matrix are not copied for it: the products of all its rows are made instead.
+    """
+    if isinstance(x, Centred) and x.near and x.rows is not None and 2 * len(x.rows) > len(x.x):
+        whole, rows = x.x, x.rows
+        return lambda points: (whole @ points.T).index_select(0, rows).T.contiguous()
+    all_rows = factor(x, slice(None))
+    return lambda points: (all_rows @ points.T).T.contiguous()  # faster than the product in the other order
 
 
 def surplus(x: Rows, points: Tensor) -> Tensor | float:
@@ -79,7 +83,7 @@ def surplus(x: Rows, points: Tensor) -> Tensor | float:
 def block_rows(n: int, k: int, d: int) -> int:
     """So many of n rows x d, and their distances to k centres, are looked at together: of few rows a block is small, too."""
     cells = min(BLOCK_CELLS, max(SMALL_CELLS, n * d // 16))
-    return max(SLICE, min(BLOCK_ROWS, cells // max(k, d)))
+    return max(SLICE, min(MOST_ROWS, cells // max(k, d)))
 
 
 def squared_norms(x: Rows) -> Tensor:

@@ -1,6 +1,6 @@
 """The classification loss and its mean-entropy regulariser, with their gradient in closed form.
 
-`losses.mean_surprise` and `losses.entropy_gap` say what is computed; this does it in few passes over the (2B, C) logits, which
+`losses.soft_cross_entropy` and `losses.entropy_gap` say what is computed; this does it in few passes over the (2B, C) logits, which
 is what a step with a thousand classes costs more than one with a hundred beside its products.
 """
 
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 LEAST = 1e-12  # of a mean probability in the logarithm, as in `losses.entropy_gap`
 
@@ -24,8 +25,7 @@ class _ClassLosses(torch.autograd.Function):
         n, half = len(o), len(o) // 2
         log_p = F.log_softmax(o / tau, dim=1)
         # Each view's soft label supervises the other view's prediction.
-        surprise = torch.dot(q[:half].flatten(), log_p[half:].flatten())
-        surprise += torch.dot(q[half:].flatten(), log_p[:half].flatten())
+        surprise = torch.linalg.vecdot(q[:half], log_p[half:]).sum() + torch.linalg.vecdot(q[half:], log_p[:half]).sum()
         p = log_p.exp_()
         mean = p.mean(0)
         context.tau = tau
@@ -33,6 +33,7 @@ class _ClassLosses(torch.autograd.Function):
         return -surprise / n, math.log(o.shape[1]) + torch.xlogy(mean, mean.clamp_min(LEAST)).sum()
 
     @staticmethod
+    @once_differentiable
     def backward(context: Any, *upstream: Tensor) -> tuple[Tensor, None, None]:
         p, q, mean = context.saved_tensors
         n, half = len(p), len(p) // 2

@@ -85,20 +85,20 @@ def standard_error(accuracy: float, data: CountData, balanced: bool) -> float:
 class Clusters:
     """The cluster of every labelled row for any k: k-means on some of the rows, from a cut of one tree over them.
 
-    Without labels, of every one of these rows. Lloyd iterations from there end lower than those of the best of ten k-means++
-    do, after a third to a seventh as many.
+    Without known classes, of every one of these rows. Lloyd iterations from there end about as low as those of the best of ten
+    k-means++ do, or lower, after a third as many or fewer.
     """
 
     def __init__(self, data: CountData) -> None:
         size = max(TREE_ROWS, 2 * data.high)
         self.x = data.x[torch.from_numpy(sample_rows(data.target, data.n_old, size, data.seed))]
         self.tree = ward_tree(self.x)
-        self.labelled = data.x[torch.from_numpy(data.labelled)]
+        self.asked = data.x[torch.from_numpy(data.labelled)] if data.n_old else None
 
     def __call__(self, k: int) -> np.ndarray:
-        """(n,) from 0."""
+        """(n,) from 0, of the n labelled rows, or of those in the tree."""
         found = kmeans(self.x, k, init=self.start(k), enough=ENOUGH)
-        labels = assign(self.labelled, found.centers)[0] if len(self.labelled) else found.labels
+        labels = found.labels if self.asked is None else assign(self.asked, found.centers)[0]
         return labels.numpy()
 
     def start(self, k: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rowssl.centred import BLOCK_ROWS, SLICE, Rows, block_rows, factor, surplus
+from rowssl.centred import MOST_ROWS, SLICE, Rows, block_rows, factor, surplus
 
 ENOUGH = 5e-4  # share of the inertia: an iteration on large data that lowers it by less is the last
 CLOSE = 0.01  # share by which all rows may be farther from a sample's centres than the sample
@@ -24,8 +24,7 @@ def lloyd(
     centers: Tensor,
     max_iter: int,
     settled: Callable[[Tensor], bool],
-    pinned_sums: Tensor | None = None,
-    pinned_counts: Tensor | None = None,
+    pinned: tuple[Tensor, Tensor] | None = None,
     enough: float = 0.0,
     expected: float = 0.0,
     measure: bool = False,
@@ -35,13 +34,13 @@ def lloyd(
     With `enough`, also when one has lowered the free rows' inertia by less than this share. When a row is on average hardly
     farther from the given centres than `expected`, the rows of the sample that they are the means of, one iteration has to do:
     what is returned beside the means is then what was nearest before it, with distances that have the right sum. `norms` (N,),
-    the rows' squared norms, are filled on the way where one is told to `measure` them. `pinned_counts` (k,) are how many
-    pinned rows each cluster has, and `pinned_sums` the sums of those that have any.
+    the rows' squared norms, are filled on the way where one is told to `measure` them. `pinned` rows are given by
+    the sums of those clusters that have any, and by how many each has, (k,).
     """
     k = len(centers)
     sums = centers.new_zeros(centers.shape, dtype=torch.float64)
-    if pinned_sums is not None and pinned_counts is not None:
-        sums[pinned_counts > 0] = pinned_sums
+    if pinned is not None:
+        sums[pinned[1] > 0] = pinned[0]
 
     def meet(block: slice, group: Tensor) -> None:
         rows = x[block]
@@ -53,8 +52,8 @@ def lloyd(
     before = float(distance.double().sum()) if enough else 0.0
     for step in range(1, max_iter + 1):
         counts = torch.bincount(labels, minlength=k)
-        if pinned_counts is not None:
-            counts = counts + pinned_counts
+        if pinned is not None:
+            counts = counts + pinned[1]
         filled = bool((counts == 0).any())
         if filled:
             _fill_empty(x, centers, labels, distance, sums, counts)
@@ -165,10 +164,10 @@ def _fill_empty(x: Rows, centers: Tensor, labels: Tensor, distance: Tensor, sums
 
 def _add(sums: Tensor, rows: Tensor, group: Tensor, sign: int = 1) -> None:
     """Add (or subtract) rows to the float64 sums (k, d) of their clusters."""
-    if len(rows) < max(BLOCK_ROWS, len(sums)):
+    if len(rows) < max(MOST_ROWS, len(sums)):
         for i in range(0, len(rows), SLICE):
             sums.index_add_(0, group[i : i + SLICE], rows[i : i + SLICE].double(), alpha=sign)
-    else:  # whole blocks of few clusters in float32 first: a third of the time
+    else:  # whole blocks of large data and few clusters in float32 first: a third of the time
         sums.add_(torch.zeros_like(sums, dtype=rows.dtype).index_add_(0, group, rows), alpha=sign)
 
 

@@ -67,12 +67,7 @@ def sup_con(
 
 def soft_cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
     """Mean over rows of -sum_k target_k log softmax(logits)_k: (B, C), (B, C) -> scalar."""
-    return mean_surprise(target, F.log_softmax(logits, dim=1))
-
-
-def mean_surprise(target: Tensor, log_probability: Tensor) -> Tensor:
-    """`soft_cross_entropy` of what is log softmax already: (B, C), (B, C) -> scalar."""
-    return -(target * log_probability).sum(1).mean()
+    return -(target * F.log_softmax(logits, dim=1)).sum(1).mean()
 
 
 def entropy_gap(probability: Tensor, prior: Tensor | None = None) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 SAFE = 40.0  # 1 / temperature up to which e^{2 / tau} and its inverse fit into float32 without a shift
 
@@ -80,6 +81,7 @@ class _QueueLoss(torch.autograd.Function):
         return total_loss, l_u, mean_sup
 
     @staticmethod
+    @once_differentiable
     def backward(context: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = context.saved_tensors
         return (upstream[0] * gradient, *(None,) * 9)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rowssl.centred import Rows, centred, products, sample_for, squared_norms, surplus
+from rowssl.centred import Rows, centred, products_of, sample_for, squared_norms, surplus
 from rowssl.errors import InputError
 from rowssl.lloyd import ENOUGH, inertia_of, lloyd, nearest, sum_rows
 from rowssl.progress import track
@@ -79,7 +79,7 @@ def semi_supervised_kmeans(
     if n_free > len(free_rows):
         raise InputError(f"k={k} asks for {n_free} novel clusters, but there are {len(free_rows)} unlabelled rows")
     norms = squared_norms(free_rows)
-    sums = sums[known]  # of the known classes alone, as `lloyd` wants them
+    sums = sums[known]
     class_means = (sums / counts[known, None]).float()
 
     def start_at(drawn: Tensor) -> Tensor:
@@ -99,28 +99,26 @@ def semi_supervised_kmeans(
         return KMeansResult(centers + mean, labels, inertia, n_iter)
 
     if n_free == 0:  # nothing is drawn
-        return judged(*lloyd(free_rows, norms, class_means, max_iter, settled, sums, counts))
+        return judged(*lloyd(free_rows, norms, class_means, max_iter, settled, (sums, counts)))
     base = class_means if len(class_means) else None
     some = sample_for(len(free_rows), k, seed)
     if some is not None:  # the best start is found on a sample, with the labelled rows weighed like it
         part = free_rows[some]
         part_norms, share = squared_norms(part), len(some) / len(free_rows)
         seeds = plus_plus(part, part_norms, n_free, seed=seed, runs=n_init, trials=1, base=base)
-        best_centers, least = class_means, float("inf")
+        tried: list[tuple[float, Tensor]] = []
         for run in track(range(n_init), "semi-supervised k-means", enabled=progress):
             start, weighed = start_at(part[seeds[run]]), (share * sums, share * counts)
-            centers, _, (_, distance) = lloyd(part, part_norms, start, max_iter, settled, *weighed, enough=ENOUGH)
+            centers, _, (_, distance) = lloyd(part, part_norms, start, max_iter, settled, weighed, enough=ENOUGH)
             pulls = (class_means - centers[known]).square().sum(1).double() * counts[known]  # of the labelled rows
-            pull = float(pulls.sum())
-            inertia = float(distance.double().sum()) + share * pull
-            if run == 0 or inertia < least:
-                best_centers, least = centers, inertia
-        return judged(*lloyd(free_rows, norms, best_centers, max_iter, settled, sums, counts, ENOUGH))
+            tried.append((float(distance.double().sum()) + share * float(pulls.sum()), centers))
+        best_centers = min(tried, key=lambda run: run[0])[1]
+        return judged(*lloyd(free_rows, norms, best_centers, max_iter, settled, (sums, counts), ENOUGH))
     seeds = plus_plus(free_rows, norms, n_free, seed=seed, runs=n_init, trials=1, base=base)
     best = None
     for run in track(range(n_init), "semi-supervised k-means", enabled=progress):
         start = start_at(free_rows[seeds[run]])
-        result = judged(*lloyd(free_rows, norms, start, max_iter, settled, sums, counts))
+        result = judged(*lloyd(free_rows, norms, start, max_iter, settled, (sums, counts)))
         if best is None or result.inertia < best.inertia:
             best = result
     assert best is not None
@@ -178,14 +176,14 @@ def _plus_plus_together(
     closest = norms.new_full((runs, n), 1.0)  # before there is any centre, every row is as likely
     if base is not None:
         closest = nearest(x, norms, base)[1].repeat(runs, 1)
-    everyone = torch.arange(runs, device=device)
+    everyone, products = torch.arange(runs, device=device), products_of(x)
     for step in range(k):
         cumulative = closest.double().cumsum(1)
         draws = torch.from_numpy(np.stack([g.random(trials) for g in generators])).to(device)
         rows = torch.searchsorted(cumulative, draws * cumulative[:, -1:], right=True).clamp_(max=n - 1)
         drawn = rows.flatten()
         points = x[drawn]
-        distance = products(x, points)
+        distance = products(points)
         bias = norms[drawn] + 2 * surplus(x, points)
         distance = distance.mul_(-2).add_(norms).add_(bias[:, None]).clamp_(min=0).view(runs, trials, n)
         if step > 0 or base is not None:

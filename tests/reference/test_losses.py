@@ -111,8 +111,6 @@ def test_soft_cross_entropy_and_crossed_distillation(rng: np.random.Generator) -
     assert abs(float(losses.soft_cross_entropy(teacher[0], student[0])) - sum(rows) / 6) <= TOLERANCE
     expected = naive.crossed(tuple(t.numpy() for t in teacher), tuple(s.numpy() for s in student))
     assert abs(float(losses.crossed_distillation(teacher, student)) - expected) <= TOLERANCE
-    both = F.log_softmax(torch.cat(student), dim=1)  # as DTS has it
-    assert abs(float(losses.mean_surprise(torch.cat(teacher[::-1]), both)) - expected) <= TOLERANCE
 
 
 def test_soft_cross_entropy_of_one_hot_rows_is_cross_entropy(rng: np.random.Generator) -> None:
