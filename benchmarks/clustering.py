@@ -10,8 +10,8 @@ seed by greedy k-means++ (faiss, which has none, begins at ours; it also stands 
 sample of the points: where its inertia is within 1 % it counts, with the search that labels the points, which the others do
 as well; without it, it says "centres only"). Two questions: `whole` is a call as a user makes it; `start` gives the same centres
 to all and asks for the iterations and the labels. Inertia is measured in the same way for all. Memory is the peak above the
-imports, as a multiple of the points' size. The contestants take turns, and the median of their seconds counts; what takes longer
-than `--limit` is ended. Semi-supervised k-means (half of the classes known, half of their rows labelled) has no counterpart in
+imports, as a multiple of the points' size. The contestants take turns, and the medians of their seconds and memory count; what takes
+longer than `--limit` is ended. Semi-supervised k-means (half of the classes known, half of their rows labelled) has no counterpart in
 the two libraries: its time stands beside their plain one.
 """
 
@@ -178,7 +178,7 @@ def clustering(options: argparse.Namespace) -> None:
 
 
 def in_turns(options: argparse.Namespace, points: Path, kind: str, k: int) -> dict[str, dict[str, float] | None]:
-    """Every contestant `--repeats` times, one after the other, with the median of its seconds; once what takes long."""
+    """Every contestant `--repeats` times, one after the other, with the medians of its seconds and memory; once what takes long."""
     cases = [
         case for case in (CASES[:3] if options.quick else CASES)
         if case not in options.skip
@@ -186,19 +186,19 @@ def in_turns(options: argparse.Namespace, points: Path, kind: str, k: int) -> di
         and not (case.startswith("faiss") and find_spec("faiss") is None)  # it is an optional backend
     ]  # fmt: skip
     found: dict[str, dict[str, float] | None] = {}
-    seconds: dict[str, list[float]] = {case: [] for case in cases}
+    turns: dict[str, list[dict[str, float]]] = {case: [] for case in cases}
     for turn in range(options.repeats):
         for case in cases:
             if turn == 0:
                 found[case] = run_case(options, points, case, kind, k)
             result = found[case]
-            if result is None or "failed" in result or (turn > 0 and seconds[case][0] > LONG):
+            if result is None or "failed" in result or (turn > 0 and turns[case][0]["seconds"] > LONG):
                 continue
             again = result if turn == 0 else run_case(options, points, case, kind, k)
-            seconds[case] += [again["seconds"]] if again and "seconds" in again else []
+            turns[case] += [again] if again and "seconds" in again else []
     for case, result in found.items():
-        if result is not None and seconds[case]:
-            result["seconds"] = statistics.median(seconds[case])
+        if result is not None and turns[case]:
+            result |= {name: statistics.median(turn[name] for turn in turns[case]) for name in ("seconds", "memory")}
     return found
 
 

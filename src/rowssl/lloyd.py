@@ -35,12 +35,14 @@ def lloyd(
     farther from the given centres than `expected`, the rows of the sample that they are the means of, one iteration has to do:
     what is returned beside the means is then what was nearest before it, with distances that have the right sum. `norms` (N,),
     the rows' squared norms, are filled on the way where one is told to `measure` them. `pinned` rows are given by
-    the sums of those clusters that have any, and by how many each has, (k,).
+    the means of those clusters that have any, and by how many each has, (k,).
     """
     k = len(centers)
     sums = centers.new_zeros(centers.shape, dtype=torch.float64)
     if pinned is not None:
-        sums[pinned[1] > 0] = pinned[0]
+        means, weights = pinned
+        for one, where in zip(means.split(SLICE), (weights > 0).nonzero()[:, 0].split(SLICE), strict=True):
+            sums[where] = one.double().mul_(weights[where, None])
 
     def meet(block: slice, group: Tensor) -> None:
         rows = x[block]

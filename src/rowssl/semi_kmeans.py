@@ -72,15 +72,14 @@ def semi_supervised_kmeans(
     mean, labelled = x.mean(0), target >= 0
     known_rows, other_rows = labelled.nonzero()[:, 0], (~labelled).nonzero()[:, 0]
     pinned, free_rows = centred(x, mean, known_rows), centred(x, mean, other_rows)
-    sums = sum_rows(pinned, target[known_rows], k)
     counts = torch.bincount(target[known_rows], minlength=k)
     known = counts > 0
     n_free = k - int(known.sum())
     if n_free > len(free_rows):
         raise InputError(f"k={k} asks for {n_free} novel clusters, but there are {len(free_rows)} unlabelled rows")
     norms = squared_norms(free_rows)
-    sums = sums[known]
-    class_means = (sums / counts[known, None]).float()
+    number = known.cumsum(0) - 1  # of the known classes, without gaps
+    class_means = sum_rows(pinned, number[target[known_rows]], k - n_free).div_(counts[known, None]).float()
 
     def start_at(drawn: Tensor) -> Tensor:
         """Class means, and for the others what a run has drawn, (k, d)."""
@@ -96,10 +95,10 @@ def semi_supervised_kmeans(
         inertia = inertia_of(free_rows, centers, free_labels) + inertia_of(pinned, centers, target[known_rows])
         labels = target.clone()
         labels[other_rows] = free_labels
-        return KMeansResult(centers + mean, labels, inertia, n_iter)
+        return KMeansResult(centers.add_(mean), labels, inertia, n_iter)
 
     if n_free == 0:  # nothing is drawn
-        return judged(*lloyd(free_rows, norms, class_means, max_iter, settled, (sums, counts)))
+        return judged(*lloyd(free_rows, norms, class_means.clone(), max_iter, settled, (class_means, counts)))
     base = class_means if len(class_means) else None
     some = sample_for(len(free_rows), k, seed)
     if some is not None:  # the best start is found on a sample, with the labelled rows weighed like it
@@ -108,17 +107,17 @@ def semi_supervised_kmeans(
         seeds = plus_plus(part, part_norms, n_free, seed=seed, runs=n_init, trials=1, base=base)
         tried: list[tuple[float, Tensor]] = []
         for run in track(range(n_init), "semi-supervised k-means", enabled=progress):
-            start, weighed = start_at(part[seeds[run]]), (share * sums, share * counts)
+            start, weighed = start_at(part[seeds[run]]), (class_means, share * counts)
             centers, _, (_, distance) = lloyd(part, part_norms, start, max_iter, settled, weighed, enough=ENOUGH)
             pulls = (class_means - centers[known]).square().sum(1).double() * counts[known]  # of the labelled rows
             tried.append((float(distance.double().sum()) + share * float(pulls.sum()), centers))
         best_centers = min(tried, key=lambda run: run[0])[1]
-        return judged(*lloyd(free_rows, norms, best_centers, max_iter, settled, (sums, counts), ENOUGH))
+        return judged(*lloyd(free_rows, norms, best_centers, max_iter, settled, (class_means, counts), ENOUGH))
     seeds = plus_plus(free_rows, norms, n_free, seed=seed, runs=n_init, trials=1, base=base)
     best = None
     for run in track(range(n_init), "semi-supervised k-means", enabled=progress):
         start = start_at(free_rows[seeds[run]])
-        result = judged(*lloyd(free_rows, norms, start, max_iter, settled, (sums, counts)))
+        result = judged(*lloyd(free_rows, norms, start, max_iter, settled, (class_means, counts)))
         if best is None or result.inertia < best.inertia:
             best = result
     assert best is not None
