@@ -10,9 +10,9 @@ seed by greedy k-means++ (faiss, which has none, begins at ours; it also stands 
 sample of the points: where its inertia is within 1 % it counts, with the search that labels the points, which the others do
 as well; without it, it says "centres only"). Two questions: `whole` is a call as a user makes it; `start` gives the same centres
 to all and asks for the iterations and the labels. Inertia is measured in the same way for all. Memory is the peak above the
-imports, as a multiple of the points' size. The contestants take turns, and the medians of their seconds and memory count; what takes
-longer than `--limit` is ended. Semi-supervised k-means (half of the classes known, half of their rows labelled) has no counterpart in
-the two libraries: its time stands beside their plain one.
+imports, as a multiple of the points' size. The contestants take turns, and the medians of their seconds and memory count; what
+takes longer than `--limit` is ended. Semi-supervised k-means (half of the classes known, half of their rows labelled) has no
+counterpart in the two libraries: its time stands beside their plain one.
 """
 
 from __future__ import annotations
