@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from typing import Any
 
@@ -230,3 +231,14 @@ def test_what_was_read_for_chunks_is_let_go_at_their_end() -> None:
     assert asked.released == 1
     list(feed.view_chunks(0, size=2))
     assert asked.released == 2
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_both_views_one_after_the_other_are_a_copy_only_where_they_must_be(noise: float) -> None:
+    batch = feed(augmentation=FeatureAugmentation(noise=noise)).batch(3)
+    both = batch.both_views
+    assert torch.equal(both, torch.cat(batch.views))
+    assert (both.data_ptr() == batch.views[0].data_ptr()) == (noise == 0.0)
+    first, second = batch.views
+    turned = dataclasses.replace(batch, views=(second, first))
+    assert torch.equal(turned.both_views, torch.cat([second, first]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 
@@ -21,6 +22,15 @@ class Batch:
     epoch: int
     epochs: int
     last_of_epoch: bool
+
+    @property
+    def both_views(self) -> Tensor:
+        """All rows of the first view, then all of the second, (2B, *trunk_shape): a copy only where they do not lie so already."""
+        first, second = self.views
+        whole = first._base  # what the loader has cut in two
+        if whole is None or whole is not second._base or whole.shape != (2 * len(first), *first.shape[1:]):
+            return torch.cat(self.views)
+        return whole if first.storage_offset() < second.storage_offset() else torch.cat(self.views)
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,11 @@ class FeatureAugmentation:
     dropout: float = 0.0  # share of dimensions set to 0 (the others scaled up)
     noise: float = 0.0  # Gaussian noise of this length relative to the feature's
 
+    @property
+    def changes(self) -> bool:
+        """Whether any part is on."""
+        return bool(self.mix or self.dropout or self.noise)
+
 
 def _generator(*key: int) -> torch.Generator:
     """A generator that depends on nothing but the key."""
@@ -177,6 +182,11 @@ class Feed:
         mates = None
         if self.augmentation.mix:
             mates = (np.stack([first, second]) + rng.integers(1, max(2, count), size=(2, len(rows)))) % count
+        if not self.augmentation.changes and not makes_views(
+            self.source
+        ):  # both at once, one after the other in memory
+            which = np.concatenate([first[here], second[here]])
+            return self.source.view(np.tile(rows[here], 2), which, epoch).chunk(2)
         views = [self.source.view(rows[here], which[here], epoch) for which in (first, second)]
         others: list[Tensor | None] = [None, None]
         if mates is not None and count == 2:  # the other view is the only one there is
@@ -189,7 +199,7 @@ class Feed:
     def _augment(self, view: Tensor, mate: Tensor | None, rows: int, here: slice, step: int, number: int) -> Tensor:
         """Feature augmentation of one view; random numbers are drawn for the whole batch so that shares agree."""
         options = self.augmentation
-        if not (options.mix or options.dropout or options.noise):
+        if not options.changes:
             return view
         generator = _generator(self.seed, 13, step, number)
         broadcast = (-1,) + (1,) * (view.dim() - 1)

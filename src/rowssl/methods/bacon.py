@@ -99,7 +99,7 @@ class BaCon(Method):
 
     def loss(self, batch: Batch) -> Step:
         """CE: (1 - lambda) (distillation + epsilon R) + lambda cross-entropy; CL: GCD's two terms and the soft one."""
-        x = torch.cat(batch.views)
+        x = batch.both_views
         o0, o1, h0, h1 = gather(
             len(batch.index), *self.ce_classifier(self.ce_tail(x)).chunk(2), *self.projector(self.tail(x)).chunk(2)
         )

@@ -83,7 +83,7 @@ class Method(nn.Module):
         self, batch: Batch, projector: Callable[[Tensor], Tensor], *, project_both: bool
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Cosine logits (2B, C), view 0 before view 1, and unit embeddings h of view 0 (or both), for the whole batch."""
-        z = self.tail(torch.cat(batch.views))
+        z = self.tail(batch.both_views)
         o = self.classifier(z)
         h = projector(z).chunk(2) if project_both else (projector(z[: len(z) // 2]),)
         if distributed.world() > 1:

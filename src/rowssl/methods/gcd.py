@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import nn
 
 from rowssl import distributed, losses
@@ -43,7 +42,7 @@ class GCD(Method):
 
     def loss(self, batch: Batch) -> Step:
         """(1 - lambda) InfoNCE of all rows + lambda supervised contrastive loss of the labelled ones."""
-        local = self.projector(self.tail(torch.cat(batch.views))).chunk(2)
+        local = self.projector(self.tail(batch.both_views)).chunk(2)
         h0, h1 = distributed.gather(len(batch.index), *local)
         weight = self.supervised_weight
         return Step(

@@ -75,7 +75,7 @@ class OpenCon(Method):
 
     def loss(self, batch: Batch) -> Step:
         """lambda_n L_n + lambda_l L_l + lambda_u L_u - w H_q."""
-        local = self.projector(self.tail(torch.cat(batch.views))).chunk(2)
+        local = self.projector(self.tail(batch.both_views)).chunk(2)
         h0, h1 = distributed.gather(len(batch.index), *local)
         cosine = (h0 @ self.prototypes.T).to(self.prototypes)
         target, unlabelled = batch.target, batch.target < 0

@@ -96,7 +96,7 @@ class TRSSL(Method):
         """Cross-entropy of mixed rows with their mixed targets at their mixed temperatures."""
         rows = len(batch.index)
         with torch.no_grad():
-            o = gather(rows, *self.classifier(self.tail(torch.cat(batch.views))).chunk(2))
+            o = gather(rows, *self.classifier(self.tail(batch.both_views)).chunk(2))
             target = torch.cat([self._targets(o[1], batch.target), self._targets(o[0], batch.target)])  # swapped views
             tau = self.temperature[batch.index].masked_fill(batch.target >= 0, self.tau).repeat(2)
 
