@@ -69,10 +69,10 @@ def worker(options: argparse.Namespace) -> None:
         began = time.perf_counter()
         batch = feed.batch(step)
         found = method.loss(batch)
-        optimiser.zero_grad()
         torch.stack(list(found.losses.values())).sum().backward()
         distributed.sum_gradients(parameters)
         optimiser.step()
+        optimiser.zero_grad()
         method.after_step(batch, found)
         seconds.append(time.perf_counter() - began)
     if distributed.rank() == 0:

@@ -87,9 +87,9 @@ class Training:
         began = time.perf_counter()
         batch = self.feed.batch(self.next)
         found = self.method.loss(batch)
-        self.optimiser.zero_grad()
         torch.stack(list(found.losses.values())).sum().backward()
         self.optimiser.step()
+        self.optimiser.zero_grad()
         self.method.after_step(batch, found)
         self.next += 1
         return time.perf_counter() - began

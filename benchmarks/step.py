@@ -89,9 +89,9 @@ class OurStep:
     def step(self, views: tuple[Tensor, Tensor], target: Tensor) -> None:
         batch = self.batch(views, target)
         found = self.method.loss(batch)
-        self.optimiser.zero_grad()
         torch.stack(list(found.losses.values())).sum().backward()
         self.optimiser.step()
+        self.optimiser.zero_grad()
         self.method.after_step(batch, found)
 
 

@@ -118,12 +118,12 @@ def train(
         # In float32 on a GPU as well: of cosines in half precision densities and neighbours would be made of a few values.
         result = method.loss(batch)
         total = torch.stack(list(result.losses.values())).sum()
-        optimiser.zero_grad()
         total.backward()
         distributed.sum_gradients(names)
         if not torch.isfinite(total + size_of([p.grad for p in names if p.grad is not None])):
             _stop(checkpoints, batch, result, optimiser.lr)
         optimiser.step()
+        optimiser.zero_grad()  # not only before the next backward pass: the forward one wants the memory
         method.after_step(batch, result)
         age, patience = (
             time.monotonic() - saved,

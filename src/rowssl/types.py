@@ -30,7 +30,8 @@ class Batch:
         whole = first._base  # what the loader has cut in two
         if whole is None or whole is not second._base or whole.shape != (2 * len(first), *first.shape[1:]):
             return torch.cat(self.views)
-        return whole if first.storage_offset() < second.storage_offset() else torch.cat(self.views)
+        halves = second.storage_offset() == first.storage_offset() + first.numel()
+        return whole if halves else torch.cat(self.views)
 
 
 @dataclass(frozen=True)
