@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-LEAST = 1e-12  # of a mean probability in the logarithm, as in `losses.entropy_gap`
+from rowssl.losses import LEAST
 
 
 class _ClassLosses(torch.autograd.Function):

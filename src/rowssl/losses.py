@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+LEAST = 1e-12  # of a mean probability in the logarithm
+
 
 def info_nce(positive: Tensor, negative: Tensor, temperature: Tensor | float) -> Tensor:
     """InfoNCE with an extra column for the positive key (Eq. 2): (B,), (B, Q) cosines -> (B,).
@@ -77,7 +79,7 @@ def entropy_gap(probability: Tensor, prior: Tensor | None = None) -> Tensor:
     """
     mean = probability.mean(0)
     expected = math.log(len(mean)) if prior is None else -(mean * prior.log()).sum()
-    return expected + torch.xlogy(mean, mean.clamp_min(1e-12)).sum()
+    return expected + torch.xlogy(mean, mean.clamp_min(LEAST)).sum()
 
 
 def crossed_distillation(teacher: tuple[Tensor, Tensor], student: tuple[Tensor, Tensor]) -> Tensor:

@@ -105,13 +105,16 @@ def semi_supervised_kmeans(
         part = free_rows[some]
         part_norms, share = squared_norms(part), len(some) / len(free_rows)
         seeds = plus_plus(part, part_norms, n_free, seed=seed, runs=n_init, trials=1, base=base)
-        tried: list[tuple[float, Tensor]] = []
-        for run in track(range(n_init), "semi-supervised k-means", enabled=progress):
-            start, weighed = start_at(part[seeds[run]]), (class_means, share * counts)
+
+        def tried(drawn: Tensor) -> tuple[float, Tensor]:
+            """Inertia of a run on the sample, and its centres."""
+            start, weighed = start_at(part[drawn]), (class_means, share * counts)
             centers, _, (_, distance) = lloyd(part, part_norms, start, max_iter, settled, weighed, enough=ENOUGH)
             pulls = (class_means - centers[known]).square().sum(1).double() * counts[known]  # of the labelled rows
-            tried.append((float(distance.double().sum()) + share * float(pulls.sum()), centers))
-        best_centers = min(tried, key=lambda run: run[0])[1]
+            return float(distance.double().sum()) + share * float(pulls.sum()), centers
+
+        runs = track(seeds, "semi-supervised k-means", enabled=progress)
+        best_centers = min(map(tried, runs), key=lambda run: run[0])[1]
         return judged(*lloyd(free_rows, norms, best_centers, max_iter, settled, (class_means, counts), ENOUGH))
     seeds = plus_plus(free_rows, norms, n_free, seed=seed, runs=n_init, trials=1, base=base)
     best = None

@@ -69,8 +69,7 @@ class ORCA(Method):
     def loss(self, batch: Batch) -> Step:
         """Cross-entropy with the uncertainty's margin, pairs drawn together, and the mean prediction kept near P(y)."""
         o, (z,) = self.two_views(batch, unit_constant, project_both=False)
-        o0, o1 = o.chunk(2)
-        o0, o1 = self.scale * o0, self.scale * o1
+        o0, o1 = (self.scale * o).chunk(2)
         target, labelled = batch.target, batch.target >= 0
 
         # L_S: the target's logit is raised, so a class is not pulled tighter than the unlabelled rows are certain.
