@@ -22,9 +22,12 @@ def faults(rounds: int) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
-@pytest.mark.skipif(
+glibc = pytest.mark.skipif(
     sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc's malloc"
 )
+
+
+@glibc
 def test_freed_blocks_are_used_again_and_then_given_back():
     def resident() -> int:
         with open("/proc/self/statm") as file:
@@ -87,3 +90,48 @@ def test_joined_pieces() -> None:
     assert found.dtype == torch.int64
     assert joined([torch.ones(2), None, torch.ones(1)], 3) is None
     assert len(joined([], 0)) == 0
+
+
+SERVED = """
+import resource, torch
+from pathlib import Path
+from PIL import Image
+from rowssl.memory import give_blocks_back
+
+def resident():
+    return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) / 1024
+
+def pages(megabytes):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(8):
+        torch.empty(megabytes * 2**18).fill_(1.0)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+torch.set_num_threads(1)
+give_blocks_back()
+first = resident()
+loaded = [torch.ones(2**18) for _ in range(200)]
+kept = loaded[::5]  # so that the heap cannot end before them, and no hole fits 9 MB
+del loaded
+give_blocks_back()
+print(resident() - first)
+pages(9)
+before = resident()
+print(pages(9))
+pages(48)
+print(resident() - before)
+before = resident()
+pictures = [Image.new("RGB", (3000, 3000), "red") for _ in range(5)]
+del pictures[:-1]  # the last one stays, so that the heap cannot end before it
+print(resident() - before)
+"""
+
+
+@glibc
+def test_a_server_keeps_what_one_picture_needs_and_gives_the_rest_back() -> None:
+    done = subprocess.run([sys.executable, "-c", SERVED], capture_output=True, text=True, check=True)
+    after_loading, small, after_large, after_pictures = map(float, done.stdout.split())
+    assert after_loading < 60  # MB: of the 200 that were taken 40 are in use
+    assert small < 500  # pages, of 8 x 2,304
+    assert after_large < 16  # MB
+    assert after_pictures < 60  # MB: one of 36 is in use; each has two blocks of just below 16 MB

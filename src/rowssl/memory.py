@@ -74,14 +74,18 @@ def _malloc(name: str) -> Callable[..., int] | None:
 
 
 def give_blocks_back() -> None:
-    """From now on return what large pictures took as soon as it is freed: glibc soon keeps up to 32 MB of each block for later.
+    """Return what is free now, and from now on what large pictures took as soon as it is freed.
 
-    The activations of a network that looks at one picture are smaller than that, and stay: fresh pages would double its time.
+    By itself glibc soon keeps up to 32 MB of each block for later. What a network needs to look at one picture is smaller, and
+    stays: activations, and the weights of a convolution in the order of its kernel (9 MB at the end of a ResNet-50). Fresh pages
+    for them would take up to half of its time. Pillow keeps a large picture in blocks of just below 16 MB, which must not stay.
     """
     if mallopt := _malloc("mallopt"):
-        mallopt(-3, 2**22)  # M_MMAP_THRESHOLD: blocks from 4 MB on are maps of their own
+        mallopt(-3, 3 * 2**22)  # M_MMAP_THRESHOLD: blocks from 12 MB on are maps of their own
         mallopt(-1, 2**26)  # M_TRIM_THRESHOLD: of the rest at most 64 MB are kept
         mallopt(-8, 1)  # M_ARENA_MAX
+    if trim := _malloc("malloc_trim"):
+        trim(0)
 
 
 @contextmanager

@@ -54,6 +54,7 @@ def serve(
     with _listen(host, port) as listener:  # before the model is loaded: a taken port is said at once
         err.print(f"loading {run}", markup=False, soft_wrap=True)
         served = Served(run, encoder=encoder, device=device)
+        give_blocks_back()  # of what loading took, too
         app = create_app(served, host=host, token=token)
         place = f"http://{_shown(host)}:{listener.getsockname()[1]}/"
         out.print(f"{place}{f'?token={token}' if token else ''}", markup=False, soft_wrap=True, highlight=False)
