@@ -227,6 +227,22 @@ def test_a_row_never_depends_on_its_batch() -> None:
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("batch", [1, 4, 5, 11])
+def test_a_trunk_takes_a_few_pictures_at_a_time(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    vit, pixels = random_vit(TINY), random_pixels(batch=batch)
+    whole = vit.trunk(pixels, 2)
+    trunk, _ = split_vit(vit, 1)
+    sizes: list[int] = []
+    trunk.vit.blocks[0].register_forward_hook(lambda _, inputs, __: sizes.append(len(inputs[0])))
+    monkeypatch.setattr("rowssl.nn.vit.TOKENS", 4 * 16)  # pictures of 16 patches
+    torch.testing.assert_close(trunk(pixels), whole, rtol=0, atol=1e-6)
+    assert sizes == [4] * (batch // 4) + [batch % 4] * (batch % 4 > 0)
+    monkeypatch.setattr("rowssl.nn.vit.TOKENS", 1)  # a picture is never cut
+    sizes.clear()
+    torch.testing.assert_close(trunk(pixels), whole, rtol=0, atol=1e-5)
+    assert sizes == [1] * batch
+
+
 @pytest.mark.parametrize("last", [0, 4])
 def test_impossible_splits_are_refused(last: int) -> None:
     with pytest.raises(ValueError, match="of 3"):

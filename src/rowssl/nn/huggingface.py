@@ -24,7 +24,7 @@ from rowssl.nn.encoders import Parts, check_size, parse_tail, refuse
 from rowssl.nn.model_folder import CONVOLUTIONAL, folder_of, read_config, read_preprocessing
 from rowssl.nn.resnet import load_resnet
 from rowssl.nn.tails import Pool, StageTail
-from rowssl.nn.vit import Block, LastBlocks
+from rowssl.nn.vit import Block, LastBlocks, in_parts
 from rowssl.nn.weight_files import check_values, one_line, stored_sizes
 from rowssl.nn.weights import DEEPEST
 from rowssl.plain_files import LARGEST_CONFIG, read_json
@@ -169,10 +169,14 @@ class TransformerTrunk(nn.Module):
         self.model = model
         self.tokens = tokens
         self.pooled = "clip" in str(getattr(model.config, "model_type", ""))  # CLIP norms its pooled CLS alone
+        self.patch: int = getattr(model.config, "patch_size", 16)
         known = inspect.signature(model.forward).parameters
         self.options = {"interpolate_pos_encoding": True} if "interpolate_pos_encoding" in known else {}
 
     def forward(self, pixels: Tensor) -> Tensor:
+        return in_parts(self._pass, pixels, self.patch)
+
+    def _pass(self, pixels: Tensor) -> Tensor:
         output = self.model(pixel_values=pixels, **self.options)
         if self.tokens:
             return output.last_hidden_state

@@ -7,11 +7,14 @@ is used downstream, which the last block exploits: see `Block.cls_only`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+TOKENS = 1600  # that pass a trunk together on the CPU: their activations stay in its caches
 
 
 @dataclass(frozen=True)
@@ -226,6 +229,15 @@ class ViT(nn.Module):
         return self.norm(self.trunk(pixels, len(self.blocks)))[:, 0]
 
 
+def in_parts(trunk: Callable[[Tensor], Tensor], pixels: Tensor, patch: int) -> Tensor:
+    """`trunk(pixels)`, on the CPU a few pictures at a time: the same values in less time and memory."""
+    if pixels.device.type != "cpu" or torch.compiler.is_compiling():  # an exported graph takes any number of rows
+        return trunk(pixels)
+    _, _, height, width = pixels.shape
+    parts = pixels.split(max(1, TOKENS * patch**2 // (height * width)))
+    return torch.cat([trunk(part) for part in parts]) if len(parts) > 1 else trunk(pixels)
+
+
 class TokenTrunk(nn.Module):
     """The first blocks of a ViT: pixels (B, 3, H, W) -> tokens (B, T, d). It keeps no last block and no final norm."""
 
@@ -236,7 +248,8 @@ class TokenTrunk(nn.Module):
         vit.norm = nn.Identity()  # type: ignore[assignment]
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return self.vit.trunk(pixels, len(self.vit.blocks))
+        depth, patch = len(self.vit.blocks), self.vit.architecture.patch
+        return in_parts(lambda part: self.vit.trunk(part, depth), pixels, patch)
 
 
 class LastBlocks(nn.Module):
