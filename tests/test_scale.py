@@ -131,6 +131,7 @@ def test_starts_from_a_sample_reach_the_same_inertia(monkeypatch: pytest.MonkeyP
     targets = np.where((truth < 4) & (np.arange(len(truth)) % 3 == 0), truth, -1)
     whole = kmeans(x, 8), semi_supervised_kmeans(x, targets, 8)
     monkeypatch.setattr(centred, "SAMPLE_ROWS", 300)
+    monkeypatch.setattr(centred, "SAMPLE_ABOVE", 375)
     monkeypatch.setattr(cluster, "FINE_EACH", 30)
     sampled = kmeans(x, 8), semi_supervised_kmeans(x, targets, 8)
     for one, other in zip(whole, sampled, strict=True):

@@ -13,16 +13,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rowssl.centred import BLOCK_CELLS, Rows, centred, sample_for, some_rows, squared_norms
+from rowssl.centred import BLOCK_CELLS, Rows, centred, sample_for, squared_norms
 from rowssl.errors import InputError
 from rowssl.lloyd import ENOUGH, inertia_of, lloyd, nearest
 from rowssl.progress import track
-from rowssl.semi_kmeans import KMeansResult, as_matrix, check_counts, plus_plus, require_finite, semi_supervised_kmeans
+from rowssl.semi_kmeans import (
+    FEW_EACH,
+    FEW_ROWS,
+    KMeansResult,
+    as_matrix,
+    check_counts,
+    drawn_from_few,
+    require_finite,
+    semi_supervised_kmeans,
+)
 
 __all__ = ["KMeansResult", "assign", "hungarian", "kmeans", "knn", "semi_supervised_kmeans", "sinkhorn"]
 
-# So many rows, or so many for each cluster if that is more, are enough to draw seeds from.
-FEW_ROWS, FEW_EACH = 4_096, 32
 FINE_EACH = 256  # rows of a sample for each cluster, whose centres then need but one look at all rows
 FLAT = 1e-3  # of the rows' squared lengths: an inertia below it is summed from differences, on large data too
 MANY_TRIALS = 256  # clusters; for more of them seeding would take longer than what follows
@@ -64,7 +71,7 @@ def kmeans(
     together, so that one pass over these rows serves the trials of every run; up to 256 clusters that pays for four times as
     many trials as scikit-learn makes, which leave less inertia where clusters are well apart.
     From 62,500 rows (and 80 for each cluster) on, the `n_init` runs are made on the few rows alone, the best of them is where a
-    run on a random sample of 50,000 (256 for each cluster, or 64 where there are fewer than 320) starts, and that is where one
+    run on a random sample of 25,600 (256 for each cluster, or 64 where there are fewer than 320) starts, and that is where one
     on all rows does: most of its iterations are then saved. In these an iteration that lowers the inertia by less than a
     two-thousandth is the last, whatever `tol` is; and where all rows lie as close to the sample's centres as the sample itself,
     but for a hundredth, one look at them has to do: then the labels are the clusters whose means the centres are, and not
@@ -111,12 +118,7 @@ def _best_run(rows: Rows, k: int, *, seed: int, n_init: int, progress: bool, **r
     """The best of `n_init` runs from greedy k-means++ on rows around zero."""
     norms = squared_norms(rows)
     trials = (1 if k > MANY_TRIALS else 4) * (2 + int(np.log(k)))
-    few = some_rows(len(rows), max(FEW_ROWS, FEW_EACH * k), seed)
-    if few is None:
-        seeds = plus_plus(rows, norms, k, seed=seed, runs=n_init, trials=trials)
-    else:
-        few = few.to(norms.device)
-        seeds = few[plus_plus(rows[few], norms[few], k, seed=seed, runs=n_init, trials=trials)]
+    seeds = drawn_from_few(rows, norms, k, seed=seed, runs=n_init, trials=trials)
     runs = track(seeds, "k-means", enabled=progress)
     return min((_run(rows, rows[drawn], norms, **rules) for drawn in runs), key=lambda run: run.inertia)
 

@@ -33,9 +33,9 @@ def lloyd(
 
     With `enough`, also when one has lowered the free rows' inertia by less than this share. When a row is on average hardly
     farther from the given centres than `expected`, the rows of the sample that they are the means of, one iteration has to do:
-    what is returned beside the means is then what was nearest before it, with distances that have the right sum. `norms` (N,),
-    the rows' squared norms, are filled on the way where one is told to `measure` them. `pinned` rows are given by
-    the means of those clusters that have any, and by how many each has, (k,).
+    what is returned beside the means is then what was nearest before it, with distances that have the right sum where no row is
+    pinned. `norms` (N,), the rows' squared norms, are filled on the way where one is told to `measure` them. `pinned` rows are
+    given by the means of those clusters that have any, and by how many each has, (k,).
     """
     k = len(centers)
     sums = centers.new_zeros(centers.shape, dtype=torch.float64)
@@ -44,8 +44,7 @@ def lloyd(
         for one, where in zip(means.split(SLICE), (weights > 0).nonzero()[:, 0].split(SLICE), strict=True):
             sums[where] = one.double().mul_(weights[where, None])
 
-    def meet(block: slice, group: Tensor) -> None:
-        rows = x[block]
+    def meet(block: slice, rows: Tensor, group: Tensor) -> None:
         _add(sums, rows, group)
         if measure:
             norms[block] = rows.norm(dim=1).square_()
@@ -93,24 +92,26 @@ def nearest(
     norms: Tensor,
     centers: Tensor,
     chunk: int | None = None,
-    meet: Callable[[slice, Tensor], None] | None = None,
+    meet: Callable[[slice, Tensor, Tensor], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Index of the nearest centre (N,) and squared distance (N,); `norms` are the squared norms of the rows.
 
-    `meet` is called with every block of rows and what is nearest to them, while they are at hand.
+    `meet` is called with every block, its rows and what is nearest to them, while they are at hand.
     """
     chunk = chunk or block_rows(len(x), *centers.shape)
-    bias, transposed = centers.norm(dim=1).square_() + 2 * surplus(x, centers), centers.T
+    bias, transposed = centers.norm(dim=1).square_(), centers.T
+    if meet is None:
+        bias += 2 * surplus(x, centers)
     labels = torch.empty(len(x), dtype=torch.int64, device=centers.device)
     distance = torch.empty_like(norms)
     cells = centers.new_empty(min(chunk, len(x)), len(centers))  # the same pages for every block
     for i in range(0, len(x), chunk):
         block = slice(i, i + chunk)
-        rows = factor(x, block)
+        rows = factor(x, block) if meet is None else x[block]
         part = torch.addmm(bias, rows, transposed, alpha=-2, out=cells[: len(rows)])
         labels[block], distance[block] = _least(part)
         if meet is not None:
-            meet(block, labels[block])
+            meet(block, rows, labels[block])
     return labels, distance.add_(norms).clamp_(min=0)
 
 
@@ -188,5 +189,5 @@ def inertia_of(x: Rows, centers: Tensor, labels: Tensor) -> float:
     size = block_rows(len(x), 1, centers.shape[1])
     for i in range(0, len(x), size):
         block = slice(i, i + size)
-        torch.sum((x[block] - centers[labels[block]]).square(), 1, out=distance[block])
-    return float(distance.double().sum())
+        torch.norm(centers.index_select(0, labels[block]).sub_(x[block]), dim=1, out=distance[block])
+    return float(distance.double().square_().sum())

@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rowssl.centred import Rows, centred, products_of, sample_for, squared_norms, surplus
+from rowssl.centred import Rows, centred, products_of, sample_for, some_rows, squared_norms, surplus
 from rowssl.errors import InputError
 from rowssl.lloyd import ENOUGH, inertia_of, lloyd, nearest, sum_rows
 from rowssl.progress import track
 
+# So many rows, or so many for each cluster if that is more, are enough to draw seeds from.
+FEW_ROWS, FEW_EACH = 4_096, 32
 _SEED_CELLS = 2**24  # floats that the seeding may hold for the trials of several runs at once
 
 
@@ -77,7 +79,6 @@ def semi_supervised_kmeans(
     n_free = k - int(known.sum())
     if n_free > len(free_rows):
         raise InputError(f"k={k} asks for {n_free} novel clusters, but there are {len(free_rows)} unlabelled rows")
-    norms = squared_norms(free_rows)
     number = known.cumsum(0) - 1  # of the known classes, without gaps
     class_means = sum_rows(pinned, number[target[known_rows]], k - n_free).div_(counts[known, None]).float()
 
@@ -97,30 +98,34 @@ def semi_supervised_kmeans(
         labels[other_rows] = free_labels
         return KMeansResult(centers.add_(mean), labels, inertia, n_iter)
 
+    norms, fixed = mean.new_empty(len(free_rows)), (class_means, counts)
     if n_free == 0:  # nothing is drawn
-        return judged(*lloyd(free_rows, norms, class_means.clone(), max_iter, settled, (class_means, counts)))
+        return judged(*lloyd(free_rows, norms, class_means.clone(), max_iter, settled, fixed, measure=True))
     base = class_means if len(class_means) else None
-    some = sample_for(len(free_rows), k, seed)
+    some = sample_for(len(free_rows), k, seed, among=len(x))
     if some is not None:  # the best start is found on a sample, with the labelled rows weighed like it
         part = free_rows[some]
         part_norms, share = squared_norms(part), len(some) / len(free_rows)
-        seeds = plus_plus(part, part_norms, n_free, seed=seed, runs=n_init, trials=1, base=base)
+        seeds = drawn_from_few(part, part_norms, n_free, seed=seed, runs=n_init, trials=1, base=base)
 
-        def tried(drawn: Tensor) -> tuple[float, Tensor]:
-            """Inertia of a run on the sample, and its centres."""
+        def tried(drawn: Tensor) -> tuple[float, float, Tensor]:
+            """Inertia of a run on the sample with and without that of the labelled rows, and its centres."""
             start, weighed = start_at(part[drawn]), (class_means, share * counts)
             centers, _, (_, distance) = lloyd(part, part_norms, start, max_iter, settled, weighed, enough=ENOUGH)
             pulls = (class_means - centers[known]).square().sum(1).double() * counts[known]  # of the labelled rows
-            return float(distance.double().sum()) + share * float(pulls.sum()), centers
+            own = float(distance.double().sum())
+            return own + share * float(pulls.sum()), own, centers
 
         runs = track(seeds, "semi-supervised k-means", enabled=progress)
-        best_centers = min(map(tried, runs), key=lambda run: run[0])[1]
-        return judged(*lloyd(free_rows, norms, best_centers, max_iter, settled, (class_means, counts), ENOUGH))
+        _, own, start = min(map(tried, runs), key=lambda run: run[0])
+        expected = own / len(part)
+        return judged(*lloyd(free_rows, norms, start, max_iter, settled, fixed, ENOUGH, expected, measure=True))
+    norms = squared_norms(free_rows)
     seeds = plus_plus(free_rows, norms, n_free, seed=seed, runs=n_init, trials=1, base=base)
     best = None
     for run in track(range(n_init), "semi-supervised k-means", enabled=progress):
         start = start_at(free_rows[seeds[run]])
-        result = judged(*lloyd(free_rows, norms, start, max_iter, settled, (class_means, counts)))
+        result = judged(*lloyd(free_rows, norms, start, max_iter, settled, fixed))
         if best is None or result.inertia < best.inertia:
             best = result
     assert best is not None
@@ -151,6 +156,15 @@ def check_counts(n: int, k: int, n_init: int, max_iter: int) -> None:
         raise InputError(f"k={k} clusters cannot be made of {n} rows")
     if n_init < 1 or max_iter < 1:
         raise InputError(f"n_init and max_iter must be at least 1, not {n_init} and {max_iter}")
+
+
+def drawn_from_few(x: Rows, norms: Tensor, k: int, *, seed: int, **how: Any) -> Tensor:
+    """As `plus_plus`, from a few of many rows: more of them leave the inertia as it is."""
+    few = some_rows(len(x), max(FEW_ROWS, FEW_EACH * k), seed)
+    if few is None:
+        return plus_plus(x, norms, k, seed=seed, **how)
+    few = few.to(norms.device)
+    return few[plus_plus(x[few], norms[few], k, seed=seed, **how)]
 
 
 def plus_plus(
