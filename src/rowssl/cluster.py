@@ -45,6 +45,7 @@ def kmeans(
     tol: float = 1e-4,
     init: Any = None,
     enough: float = 0.0,
+    to_the_end: bool = False,
     backend: str = "auto",
     progress: bool = False,
 ) -> KMeansResult:
@@ -60,10 +61,11 @@ def kmeans(
         (scikit-learn's rule), or when no label changes.
     init : (k, d) start centres; one run from there instead of the seeding.
     enough : an iteration that lowers the inertia by less than this share of it is the last.
+    to_the_end : on large data, too, all rows are asked until `tol` is reached.
     backend : "torch", "faiss" (same seeding, Lloyd iterations by faiss) or "auto", which is torch: from the same seeds
         on two cores faiss reaches the same inertia, but it has no stopping rule and is no faster
         (`benchmarks/clustering.py` prints the ratio).
-    progress : show a progress bar over the runs.
+    progress : show a progress bar over the runs, and over the iterations where all rows of large data are asked to the end.
 
     Notes
     -----
@@ -75,7 +77,8 @@ def kmeans(
     on all rows does: most of its iterations are then saved. In these an iteration that lowers the inertia by less than a
     two-thousandth is the last, whatever `tol` is; and where all rows lie as close to the sample's centres as the sample itself,
     but for a hundredth, one look at them has to do: then the labels are the clusters whose means the centres are, and not
-    every row's nearest centre.
+    every row's nearest centre. That is within a hundredth of the inertia and good enough to start or to count from; clusters
+    that are the answer are worth `to_the_end`.
     """
     if backend not in ("auto", "torch", "faiss"):
         raise InputError(f"backend must be auto, torch or faiss, not {backend!r}")
@@ -97,7 +100,7 @@ def kmeans(
         del few
         sample = x[some.to(x.device)].sub_(mean)
         fine = _run(sample, coarse, **rules)
-        rules["expected"] = fine.inertia / len(sample)
+        rules |= {"enough": enough, "progress": progress} if to_the_end else {"expected": fine.inertia / len(sample)}
         del sample
         best = _run(centred(x, mean), fine.centers, backend=backend, **rules)
     elif init is not None:
@@ -133,8 +136,9 @@ def _run(
     enough: float = 0.0,
     expected: float = 0.0,
     backend: str = "torch",
+    progress: bool = False,
 ) -> KMeansResult:
-    """One run from the given centres on rows around zero; `enough` and `expected` as in `lloyd`."""
+    """One run from the given centres on rows around zero; `enough`, `expected` and `progress` as in `lloyd`."""
     lengths = start.new_empty(len(rows)) if norms is None else norms
 
     def settled(shift: Tensor) -> bool:
@@ -146,7 +150,7 @@ def _run(
         labels, distance = nearest(rows, lengths, centers)
     else:
         centers, n_iter, (labels, distance) = lloyd(
-            rows, lengths, start, max_iter, settled, enough=enough, expected=expected, measure=norms is None
+            rows, lengths, start, max_iter, settled, None, enough, expected, norms is None, progress
         )
     inertia = float(distance.double().sum())
     if not enough or inertia < FLAT * float(lengths.double().sum()):  # few digits are left of the expanded distances

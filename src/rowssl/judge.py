@@ -44,7 +44,7 @@ def judge(problem: Problem, method: Method, answers: Answers, test: Answers | No
     rows = problem.unlabelled()
     recluster = None
     if test is not None and len(test.head) >= classes:
-        recluster = kmeans(test.feature, classes, seed=method.seed).labels
+        recluster = kmeans(test.feature, classes, seed=method.seed, to_the_end=True).labels
     return evaluate(
         train_predicted=answers.head[rows],
         train_truth=problem.truth[rows],

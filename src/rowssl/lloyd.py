@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rowssl.centred import MOST_ROWS, SLICE, Rows, block_rows, factor, surplus
+from rowssl.progress import track
 
 ENOUGH = 5e-4  # share of the inertia: an iteration on large data that lowers it by less is the last
 CLOSE = 0.01  # share by which all rows may be farther from a sample's centres than the sample
@@ -28,6 +29,7 @@ def lloyd(
     enough: float = 0.0,
     expected: float = 0.0,
     measure: bool = False,
+    progress: bool = False,
 ) -> tuple[Tensor, int, tuple[Tensor, Tensor]]:
     """Centres, moved in place by Lloyd iterations until `settled(shift of each)`, how many it took, and what is `nearest` to them.
 
@@ -51,7 +53,7 @@ def lloyd(
 
     labels, distance = nearest(x, norms, centers, meet=meet)
     before = float(distance.double().sum()) if enough else 0.0
-    for step in range(1, max_iter + 1):
+    for step in track(range(1, max_iter + 1), "k-means, iterations at most", enabled=progress):
         counts = torch.bincount(labels, minlength=k)
         if pinned is not None:
             counts = counts + pinned[1]

@@ -42,6 +42,7 @@ def semi_supervised_kmeans(
     n_init: int = 10,
     max_iter: int = 100,
     tol: float = 1e-4,
+    to_the_end: bool = False,
     progress: bool = False,
 ) -> KMeansResult:
     """k-means in which labelled rows stay with their class, as in generalised category discovery.
@@ -52,6 +53,7 @@ def semi_supervised_kmeans(
     targets : (N,) class id of a labelled row, -1 for an unlabelled one. Cluster c of the result is class c.
     k : number of clusters, known and novel together.
     tol : a run stops when the squared sum of the centres' shifts is below it, or when no label changes.
+    to_the_end, progress : as for `rowssl.cluster.kmeans`.
 
     Notes
     -----
@@ -118,8 +120,8 @@ def semi_supervised_kmeans(
 
         runs = track(seeds, "semi-supervised k-means", enabled=progress)
         _, own, start = min(map(tried, runs), key=lambda run: run[0])
-        expected = own / len(part)
-        return judged(*lloyd(free_rows, norms, start, max_iter, settled, fixed, ENOUGH, expected, measure=True))
+        rules = (0.0, 0.0, True, progress) if to_the_end else (ENOUGH, own / len(part), True)
+        return judged(*lloyd(free_rows, norms, start, max_iter, settled, fixed, *rules))
     norms = squared_norms(free_rows)
     seeds = plus_plus(free_rows, norms, n_free, seed=seed, runs=n_init, trials=1, base=base)
     best = None

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rowssl import distributed
 from rowssl.cluster import hungarian, kmeans
 from rowssl.data.loader import Feed
 from rowssl.methods.base import Method
@@ -26,7 +27,8 @@ class KMeans(Method):
     def finish(self, feed: Feed) -> None:
         """Centroids of unit features become the classifier; the clusters of known classes come first."""
         features = self.unit_features(feed)
-        found = kmeans(features, self.n_classes, seed=self.seed, n_init=self.n_init, max_iter=self.max_iter)
+        rules: dict[str, Any] = {"seed": self.seed, "n_init": self.n_init, "max_iter": self.max_iter}
+        found = kmeans(features, self.n_classes, **rules, to_the_end=True, progress=distributed.rank() == 0)
         order = known_first(found.labels.cpu(), feed.targets.cpu(), self.n_old, self.n_classes)
         self.classifier.set_centroids(found.centers[order])
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rowssl import distributed
 from rowssl.cluster import kmeans, semi_supervised_kmeans
 from rowssl.data.loader import Feed
 from rowssl.errors import InputError
@@ -29,26 +30,25 @@ def read_out(method: Method, feed: Feed, how: str, *, n_init: int, max_iter: int
     """Cluster the unit features of all training rows and write the centroids into the method's classifier."""
     features, target = method.unit_features(feed), feed.targets.cpu()
     sizes = {"n_old": method.n_old, "n_classes": method.n_classes}
-    centres = class_centres(features, target, how, **sizes, seed=method.seed, n_init=n_init, max_iter=max_iter)
+    rules = {"seed": method.seed, "n_init": n_init, "max_iter": max_iter, "progress": distributed.rank() == 0}
+    centres = class_centres(features, target, how, **sizes, **rules, to_the_end=True)
     method.classifier.set_centroids(centres)
 
 
-def class_centres(
-    features: Tensor, target: Tensor, how: str, *, n_old: int, n_classes: int, seed: int, n_init: int, max_iter: int
-) -> Tensor:
+def class_centres(features: Tensor, target: Tensor, how: str, *, n_old: int, n_classes: int, **rules: Any) -> Tensor:
     """Centroids (C, d) of features (N, d), those of the known classes first; target (N,) has -1 for unlabelled rows.
 
     "semi_kmeans" keeps labelled rows in the cluster of their class. "kmeans" clusters without labels, which then only tell
-    which cluster to call which known class. Clusters for which there are no rows get a centroid out of reach.
+    which cluster to call which known class. Clusters for which there are no rows get a centroid out of reach. `rules` are
+    those of both functions.
     """
-    options: dict[str, Any] = {"seed": seed, "n_init": n_init, "max_iter": max_iter}
     if how == "semi_kmeans":
         labelled = target[target >= 0]
         k = min(n_classes, len(labelled.unique()) + len(target) - len(labelled))
-        centres = torch.as_tensor(semi_supervised_kmeans(features, target, k, **options).centers)
+        centres = torch.as_tensor(semi_supervised_kmeans(features, target, k, **rules).centers)
     else:
         k = min(n_classes, len(features))
-        found = kmeans(features, k, **options)
+        found = kmeans(features, k, **rules)
         order = known_first(torch.as_tensor(found.labels).cpu(), target, n_old, k)
         centres = torch.as_tensor(found.centers)[order.to(found.centers.device)]
     missing = centres.new_full((n_classes - k, centres.shape[1]), BEYOND * centres.shape[1] ** -0.5)
