@@ -45,7 +45,7 @@ class Centred:
         return given.sub_(self.mean) if picked else given - self.mean  # in place only what is not the matrix itself
 
     def as_given(self, which: slice | Tensor | int) -> Tensor:
-        """Rows as they are in the matrix."""
+        """Rows as they are in the matrix; numbers of rows count from 0 and are on its device."""
         chosen = which if self.rows is None else self.rows[which]
         if isinstance(chosen, Tensor) and chosen.ndim == 1:
             return self.x.index_select(0, chosen)  # in a third of the time of x[chosen]
@@ -101,7 +101,7 @@ def squared_norms(x: Rows) -> Tensor:
 def sample_for(rows: int, k: int, seed: int, each: int = SAMPLE_EACH, among: int | None = None) -> Tensor | None:
     """Rows on which starts are tried where there are many more than it takes to tell good from bad, in order; else None.
 
-    `among` so many, where not all rows may be drawn.
+    There are `among` so many rows in all, where only some of them may be drawn.
     """
     return None if (among or rows) < SAMPLE_ABOVE else some_rows(rows, max(SAMPLE_ROWS, each * k), seed)
 

@@ -61,11 +61,11 @@ def kmeans(
         (scikit-learn's rule), or when no label changes.
     init : (k, d) start centres; one run from there instead of the seeding.
     enough : an iteration that lowers the inertia by less than this share of it is the last.
-    to_the_end : on large data, too, all rows are asked until `tol` is reached.
+    to_the_end : on large data, too, all rows are asked until `tol` or `max_iter` is reached.
     backend : "torch", "faiss" (same seeding, Lloyd iterations by faiss) or "auto", which is torch: from the same seeds
         on two cores faiss reaches the same inertia, but it has no stopping rule and is no faster
         (`benchmarks/clustering.py` prints the ratio).
-    progress : show a progress bar over the runs, and over the iterations where all rows of large data are asked to the end.
+    progress : show a progress bar over the runs, and over the iterations from `init` and `to_the_end`.
 
     Notes
     -----
@@ -77,8 +77,8 @@ def kmeans(
     on all rows does: most of its iterations are then saved. In these an iteration that lowers the inertia by less than a
     two-thousandth is the last, whatever `tol` is; and where all rows lie as close to the sample's centres as the sample itself,
     but for a hundredth, one look at them has to do: then the labels are the clusters whose means the centres are, and not
-    every row's nearest centre. That is within a hundredth of the inertia and good enough to start or to count from; clusters
-    that are the answer are worth `to_the_end`.
+    every row's nearest centre. That leaves about a hundredth more inertia than going on would (0 to 1.4 % where it was tried),
+    which is good enough to start or to count from; clusters that are the answer are worth `to_the_end`.
     """
     if backend not in ("auto", "torch", "faiss"):
         raise InputError(f"backend must be auto, torch or faiss, not {backend!r}")
@@ -108,7 +108,7 @@ def kmeans(
         given = as_matrix(init, "init")
         if given.shape != (k, x.shape[1]):
             raise InputError(f"init must be {k} x {x.shape[1]}, not {given.shape[0]} x {given.shape[1]}")
-        best = _run(centred(x, mean), given - mean, backend=backend, **rules)
+        best = _run(centred(x, mean), given - mean, backend=backend, progress=progress, **rules)
     else:
         mean = x.mean(0)
         best = _best_run(centred(x, mean), k, backend=backend, **draws, **rules)

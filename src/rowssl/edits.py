@@ -205,7 +205,7 @@ class Edits:
         features = np.asarray(features, dtype=np.float32)
         if not 2 <= parts <= len(features):
             raise InputError(f"Class {one} has {len(features)} images and cannot be split into {parts} parts.")
-        centres = np.asarray(kmeans(features, parts, seed=0).centers, dtype=np.float64)
+        centres = np.asarray(kmeans(features, parts, seed=0, to_the_end=True).centers, dtype=np.float64)
         directions = centres / np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)
         sizes = np.bincount((features @ directions.T).argmax(1), minlength=parts)
         if (sizes == 0).any():

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rowssl import distributed
 from rowssl.cluster import kmeans
 from rowssl.data.loader import Feed
 from rowssl.data.profiles import frequency_groups
@@ -44,7 +45,8 @@ def judge(problem: Problem, method: Method, answers: Answers, test: Answers | No
     rows = problem.unlabelled()
     recluster = None
     if test is not None and len(test.head) >= classes:
-        recluster = kmeans(test.feature, classes, seed=method.seed, to_the_end=True).labels
+        shown = distributed.rank() == 0
+        recluster = kmeans(test.feature, classes, seed=method.seed, to_the_end=True, progress=shown).labels
     return evaluate(
         train_predicted=answers.head[rows],
         train_truth=problem.truth[rows],

@@ -112,6 +112,18 @@ def test_trunk_and_tail_start_as_the_pretrained_model(kind: str, tail: str, tmp_
     torch.testing.assert_close(twin(cached), feature, rtol=0, atol=0)
 
 
+def test_a_trunk_takes_a_few_pictures_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("vit", tmp_path)
+    encoder = build_encoder(f"hf:{tmp_path}", tail="adapter", image_size=48)
+    pixels, sizes = torch.cat([random_pixels(48), random_pixels(48)])[:7], []
+    encoder.trunk.body.model.register_forward_hook(lambda *_, **__: sizes.append(1))
+    patch = model.config.patch_size
+    monkeypatch.setattr("rowssl.nn.vit.TOKENS", 3 * (48 // patch) ** 2)
+    feature = encoder.tail(encoder.trunk_forward(pixels))
+    assert len(sizes) == 3
+    assert relative(feature, reference(model, "vit", pixels)) <= 1e-5
+
+
 def test_automatic_tails(tmp_path: Path) -> None:
     shapes = {}
     for kind in CONFIGS:
