@@ -89,18 +89,6 @@ def test_a_name_is_not_lost_to_a_number():
     assert edits.find("cat") == "novel-01"
 
 
-def test_a_large_class_is_split_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    z = np.random.default_rng(0).standard_normal((2000, 6), dtype=np.float32)
-    z /= np.linalg.norm(z, axis=1, keepdims=True)
-    for name, value in {"centred.SAMPLE_ROWS": 300, "centred.SAMPLE_ABOVE": 375, "lloyd.CLOSE": 1.0}.items():
-        monkeypatch.setattr(f"rowssl.{name}", value)
-    directions = np.array(PLAIN.split("novel-02", z).history[0]["directions"])
-    part = (z @ directions.T).argmax(1)
-    means = np.stack([z[part == p].mean(0) for p in range(2)])
-    means /= np.linalg.norm(means, axis=1, keepdims=True)
-    assert (means * directions).sum(1).min() > 0.999  # both are where their own pictures lie
-
-
 def test_a_split_divides_one_class_and_leaves_the_others_alone():
     probability, z = rows()
     before = ids_of(PLAIN, probability, z)
