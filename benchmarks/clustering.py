@@ -13,7 +13,7 @@ to all and asks for the iterations and the labels. Inertia is measured in the sa
 imports, as a multiple of the points' size. The contestants take turns, and the medians of their seconds and memory count; what
 takes longer than `--limit` is ended. Semi-supervised k-means (half of the classes known, half of their rows labelled) has no
 counterpart in the two libraries: its time stands beside their plain one. `to the end` is how methods cluster whose clusters are the
-answer: on large data, too, all points are asked until the tolerance is reached.
+answer: on large data, too, all points are asked until the tolerance or the largest number of iterations is reached.
 """
 
 from __future__ import annotations

@@ -149,9 +149,8 @@ def _run(
         lengths = squared_norms(rows) if norms is None else norms
         labels, distance = nearest(rows, lengths, centers)
     else:
-        centers, n_iter, (labels, distance) = lloyd(
-            rows, lengths, start, max_iter, settled, None, enough, expected, norms is None, progress
-        )
+        rules: dict[str, Any] = {"enough": enough, "expected": expected, "measure": norms is None, "progress": progress}
+        centers, n_iter, (labels, distance) = lloyd(rows, lengths, start, max_iter, settled, **rules)
     inertia = float(distance.double().sum())
     if not enough or inertia < FLAT * float(lengths.double().sum()):  # few digits are left of the expanded distances
         inertia = inertia_of(rows, centers, labels)
