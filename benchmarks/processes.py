@@ -30,6 +30,7 @@ from rowssl.data.loader import ArraySource, FeatureAugmentation, Feed
 from rowssl.methods.dts import DTS
 from rowssl.nn.tails import AdapterTail
 from rowssl.nn.vit import ViT, split_vit, vit_architecture
+from rowssl.products import fast_products
 from rowssl.train import Optimisation, build_optimiser
 
 TARGET = 0.9
@@ -68,8 +69,9 @@ def worker(options: argparse.Namespace) -> None:
     for step in range(options.warm + options.steps):
         began = time.perf_counter()
         batch = feed.batch(step)
-        found = method.loss(batch)
-        torch.stack(list(found.losses.values())).sum().backward()
+        with fast_products():
+            found = method.loss(batch)
+            torch.stack(list(found.losses.values())).sum().backward()
         distributed.sum_gradients(parameters)
         optimiser.step()
         optimiser.zero_grad()

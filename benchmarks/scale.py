@@ -35,6 +35,7 @@ from rowssl.memory import reused_blocks
 from rowssl.methods import build_method
 from rowssl.methods.base import Method
 from rowssl.nn.tails import AdapterTail
+from rowssl.products import fast_products
 from rowssl.train import Optimisation, build_optimiser
 
 BATCH, PIECE = 128, 8192
@@ -86,8 +87,9 @@ class Training:
         """Seconds of the next step."""
         began = time.perf_counter()
         batch = self.feed.batch(self.next)
-        found = self.method.loss(batch)
-        torch.stack(list(found.losses.values())).sum().backward()
+        with fast_products():
+            found = self.method.loss(batch)
+            torch.stack(list(found.losses.values())).sum().backward()
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.method.after_step(batch, found)

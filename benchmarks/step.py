@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from rowssl.memory import peak_memory
 from rowssl.methods.dts import DTS
 from rowssl.nn.vit import Architecture, ViT, split_vit, vit_architecture
+from rowssl.products import fast_products
 from rowssl.train import Optimisation, build_optimiser
 from rowssl.types import Batch
 
@@ -88,8 +89,9 @@ class OurStep:
 
     def step(self, views: tuple[Tensor, Tensor], target: Tensor) -> None:
         batch = self.batch(views, target)
-        found = self.method.loss(batch)
-        torch.stack(list(found.losses.values())).sum().backward()
+        with fast_products():
+            found = self.method.loss(batch)
+            torch.stack(list(found.losses.values())).sum().backward()
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.method.after_step(batch, found)

@@ -38,7 +38,8 @@ class _QueueLoss(torch.autograd.Function):
         positive = (h * b).sum(1)
 
         # l_u = log(e^{(p-1)/tau} + sum_Q e^{(c-1)/tau}) - (p-1)/tau
-        e = torch.addmm(-inverse[:, None], h * inverse[:, None], keys.T)
+        cosine = h @ keys.T
+        e = (cosine - 1).mul_(inverse[:, None])
         if same_image is not None:
             e.masked_fill_(same_image, -torch.inf)
         shifted = (positive - 1) * inverse
@@ -57,7 +58,7 @@ class _QueueLoss(torch.autograd.Function):
         # l_sup = softplus(log sum_N e^{s} + log sum_P e^{-s}), s = c / sup_tau
         l_sup = l_u.new_zeros(len(rows))
         if len(rows):
-            e = (h[rows] / sup_tau @ keys.T).exp_()
+            e = cosine[rows].div_(sup_tau).exp_()
             if ignored is not None:
                 e.mul_(~ignored)
             where = same.nonzero(as_tuple=True)

@@ -19,6 +19,7 @@ from rowssl import distributed
 from rowssl.checkpoint import Checkpoints, Facts, Tensors, write_text
 from rowssl.data.loader import Feed
 from rowssl.methods.base import Method
+from rowssl.products import fast_products
 from rowssl.schedules import cosine
 from rowssl.sgd import SGD, Group
 from rowssl.types import Batch, Step
@@ -116,9 +117,10 @@ def train(
             method.train()
         optimiser.lr = cosine(batch.epoch, batch.epochs, options.lr, options.lr * options.final)
         # In float32 on a GPU as well: of cosines in half precision densities and neighbours would be made of a few values.
-        result = method.loss(batch)
-        total = torch.stack(list(result.losses.values())).sum()
-        total.backward()
+        with fast_products():
+            result = method.loss(batch)
+            total = torch.stack(list(result.losses.values())).sum()
+            total.backward()
         distributed.sum_gradients(names)
         if not torch.isfinite(total + size_of([p.grad for p in names if p.grad is not None])):
             _stop(checkpoints, batch, result, optimiser.lr)

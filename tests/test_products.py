@@ -1,0 +1,155 @@
+"""oneDNN's products: the same numbers as PyTorch's, in the backward pass too, and only where they are asked for."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rowssl import products
+from rowssl.products import fast_products
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """oneDNN whatever the processor is; the shapes of what it was asked for."""
+    monkeypatch.setenv("ROWSSL_PRODUCTS", "onednn")
+    products._kernels.cache_clear()
+    if products._kernels() is None:
+        pytest.skip("this PyTorch has no oneDNN")
+    asked, product = [], products._product
+
+    def watched(a, b, bias=None):
+        asked.append((tuple(a.shape), tuple(b.shape)))
+        return product(a, b, bias)
+
+    monkeypatch.setattr(products, "_product", watched)
+    yield asked
+    monkeypatch.undo()
+    products._kernels.cache_clear()
+
+
+def matrices(n, d, m, **how):
+    generator = torch.Generator().manual_seed(n * m + d)
+    return torch.randn(n, d, generator=generator, **how), torch.randn(d, m, generator=generator, **how)
+
+
+@pytest.mark.parametrize("shape", [(256, 384, 100), (128, 256, 1000), (1, 2048, 2048), (4096, 64, 9)])
+@pytest.mark.parametrize("lies", ["plain", "transposed", "parts", "expanded"])
+def test_products_are_those_of_pytorch(counted, shape, lies):
+    n, d, m = shape
+    a, b = matrices(n, d, m)
+    if lies == "transposed":
+        a, b = a.T.contiguous().T, b.T.contiguous().T
+    elif lies == "parts":
+        a, b = torch.cat([a, a], dim=1)[:, :d], torch.cat([b, b])[::2]
+    elif lies == "expanded":
+        a = a[:1].expand(n, d)
+    bias, full = torch.randn(m), torch.randn(n, m)
+    exact = a.double() @ b.double()
+    close = {"rtol": 0, "atol": 1e-6 * d}
+    with fast_products():
+        torch.testing.assert_close((a @ b).double(), exact, **close)
+        torch.testing.assert_close(torch.addmm(bias, a, b).double(), exact + bias.double(), **close)
+        torch.testing.assert_close(torch.addmm(full, a, b).double(), exact + full.double(), **close)
+    assert counted == [((n, d), (d, m))] * 3
+
+
+def test_layers_and_their_gradients_go_there(counted):
+    x, weight = matrices(64, 512, 512)
+    bias = torch.randn(512)
+
+    def gradients():
+        leaves = [tensor.clone().requires_grad_() for tensor in (x, weight.T, bias)]
+        F.linear(*leaves).square().sum().backward()
+        return [leaf.grad for leaf in leaves]
+
+    plain = gradients()
+    assert counted == []
+    with fast_products():
+        ours = gradients()
+    assert len(counted) == 3  # forward, d/dx, d/dweight
+    for one, other in zip(ours, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"),
+    [(torch.float64, {}), (torch.bfloat16, {}), (torch.float32, {"alpha": 2}), (torch.float32, {"beta": 0.5})],
+)
+def test_what_it_cannot_do_is_left_to_pytorch(counted, kind, other):
+    a, b = (part.to(kind) for part in matrices(256, 256, 256))
+    c = torch.ones(256, dtype=kind)
+    plain = torch.addmm(c, a, b, **other)
+    with fast_products():
+        assert torch.equal(torch.addmm(c, a, b, **other), plain)
+    assert counted == []
+
+
+def test_small_products_and_wrong_shapes_are_left_to_pytorch(counted):
+    a, b = matrices(8, 8, 8)
+    with fast_products():
+        assert torch.equal(a @ b, torch.mm(a, b, out=torch.empty(0)))
+        assert (torch.empty(0, 300) @ torch.ones(300, 300)).shape == (0, 300)
+        with pytest.raises(RuntimeError, match="cannot be multiplied"):
+            torch.mm(torch.ones(2000, 40), torch.ones(50, 2000))
+    assert counted == []
+
+
+def test_other_threads_and_what_follows_are_left_alone(counted):
+    a, b = matrices(256, 256, 256)
+    plain = torch.mm(a, b, out=torch.empty(0))
+    found = []
+    with fast_products(), fast_products():
+        thread = threading.Thread(target=lambda: found.append(a @ b))
+        thread.start()
+        thread.join()
+    found.append(a @ b)
+    assert counted == []
+    assert all(torch.equal(one, plain) for one in found)
+
+
+def test_an_error_ends_it(counted):
+    a, b = matrices(256, 256, 256)
+    with pytest.raises(ZeroDivisionError), fast_products():
+        raise ZeroDivisionError
+    a @ b
+    assert counted == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "vendor", "capability", "expected"),
+    [
+        ("", "AuthenticAMD", "AVX512", True),
+        ("", "AuthenticAMD", "AVX2", False),
+        ("", "GenuineIntel", "AVX512", False),
+        ("mkl", "AuthenticAMD", "AVX512", False),
+        ("onednn", "GenuineIntel", "AVX2", True),
+    ],
+)
+def test_which_processors_gain(monkeypatch, asked, vendor, capability, expected):
+    monkeypatch.setenv("ROWSSL_PRODUCTS", asked)
+    monkeypatch.setattr(products.Path, "read_text", lambda self: f"processor : 0\nvendor_id\t: {vendor}\nmodel : 1\n")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert products._wanted() is expected
+
+
+def test_nothing_is_replaced_where_nothing_is_gained():
+    """In a process of its own: kernels that were put in place stay."""
+    program = (
+        "import torch, rowssl.products as p\n"
+        "with p.fast_products(): pass\n"
+        "print('products.py' in torch._C._dispatch_dump('aten::mm'))"
+    )
+    for asked, expected in (("mkl", "False"), ("onednn", "True")):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "ROWSSL_PRODUCTS": asked},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert (done.stdout.strip(), done.stderr) == (expected, "")
