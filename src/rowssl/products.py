@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-LEAST_WORK = 2**21  # multiplications; smaller products gain nothing
+LEAST_WORK = 2**25  # multiplications; of smaller products the gain is small beside the memory for their code
 _here = threading.local()  # how deep this thread is within `fast_products`
 
 
