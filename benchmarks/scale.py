@@ -7,7 +7,7 @@
     python benchmarks/scale.py --quick
 
 Rows are drawn around long-tailed random centres and written as one uncompressed .npz file, which is memory-mapped. An epoch
-is timed on DTS with its usual batch of 128 over `--steps` of its steps, which take turns between the files, times their number;
+is timed on DTS with its usual batch of 128 over `--steps` of its steps, ten of one file after ten of another, times their number;
 the exponent is the slope of a least-squares line through log(seconds) over log(rows). Steps at few and at many classes take
 turns, each on a file with so many classes, half of them known. The second half does whole fits (`--fit-epochs`, `--fit-batch`)
 in processes of their own, report included, and has the exponent of the seconds that their epochs really took. Memory is the
@@ -33,12 +33,13 @@ from rowssl.data.loader import ArraySource, FeatureAugmentation, Feed
 from rowssl.data.table import read_table
 from rowssl.memory import reused_blocks
 from rowssl.methods import build_method
-from rowssl.methods.base import Method
+from rowssl.methods.base import Method, seeded_rows
+from rowssl.methods.dts import DTS
 from rowssl.nn.tails import AdapterTail
 from rowssl.products import fast_products
 from rowssl.train import Optimisation, build_optimiser
 
-BATCH, PIECE = 128, 8192
+BATCH, PIECE, TURN = 128, 8192, 10
 EXPONENT, STEP_RATIO, MEMORY_GB = 1.1, 1.3, 4.0  # targets
 
 
@@ -98,22 +99,25 @@ class Training:
 
 
 def fill_queue(training: Training) -> None:
-    """Enough steps for a full queue: before that a step costs less than it will."""
-    queue = training.method.queue
-    keys = torch.nn.functional.normalize(torch.randn(queue.size, queue.keys.shape[1]), dim=1)
-    queue.push(keys, torch.full((queue.size,), -1), torch.arange(queue.size))
+    """Keys of random rows, as after some steps: before the queue is full a step costs less than it will."""
+    method, feed = training.method, training.feed
+    assert isinstance(method, DTS)
+    rows = seeded_rows(len(feed), method.queue.size, seed=1)
+    index = torch.from_numpy(rows)
+    with torch.no_grad():
+        method.queue.push(method._keys(feed, 0, rows), feed.targets[index], index)
 
 
 def in_turns(trainings: dict[str, Training], steps: int) -> dict[str, float]:
-    """Median seconds of a step of each, one step of each after the other."""
+    """Median seconds of a step of each: they take turns of some steps, so that caches hold what they hold in a training."""
     seconds: dict[str, list[float]] = {name: [] for name in trainings}
     for training in trainings.values():
         fill_queue(training)
         training.step()
     with reused_blocks():  # as `fit` does it
-        for _ in range(steps):
+        for begin in range(0, steps, TURN):
             for name, training in trainings.items():
-                seconds[name].append(training.step())
+                seconds[name] += [training.step() for _ in range(begin, min(begin + TURN, steps))]
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 

@@ -19,9 +19,14 @@ def neighbour_density(similarity: Tensor, k: int, *, weighting: str = "rank", sc
 
     `weighting`: "rank" gives the nearest of the K neighbours weight K and the farthest 1 (Dudani); "uniform" weighs alike.
     `scale`: "mean" keeps d in [-1, 1]; "sum" multiplies by K, as the public code's broadcasting does.
+    Beside an empty queue every density is 0.
     """
-    k = min(k, similarity.shape[1])
-    nearest = largest(similarity, k)
+    return neighbour_mean(largest(similarity, min(k, similarity.shape[1])), weighting, scale)
+
+
+def neighbour_mean(nearest: Tensor, weighting: str, scale: str) -> Tensor:
+    """d_j of Eq. (6) from the similarities of the K nearest, largest first: (M, K) -> (M,)."""
+    k = nearest.shape[1]
     if weighting == "rank":
         weight = torch.arange(k, 0, -1, dtype=nearest.dtype, device=nearest.device)
     else:
@@ -49,7 +54,7 @@ def _among(values: Tensor, k: int) -> Tensor | None:
     """
     columns = values.shape[1]
     whole = columns - columns % GROUP
-    if whole < 4 * k * GROUP:
+    if not columns or whole < 4 * k * GROUP:
         return None
     # Entries of a group are far apart: maxima of whole stretches of memory, whichever way it lies; the other way takes
     # thirty times as long.
@@ -114,8 +119,9 @@ def group_mean(rows: Tensor, group: Tensor, groups: int) -> tuple[Tensor, Tensor
 
 def update_prototypes(prototypes: Tensor, keys: Tensor, assigned: Tensor, momentum: float) -> Tensor:
     """Eq. (8): m_j <- normalise(lambda m_j + (1 - lambda) mean of its keys); a prototype without keys stays as it is."""
-    mean, _ = group_mean(keys, assigned, len(prototypes))
-    return F.normalize(momentum * prototypes + (1 - momentum) * mean, dim=1)
+    mean, size = group_mean(keys, assigned, len(prototypes))
+    moved = F.normalize(momentum * prototypes + (1 - momentum) * mean, dim=1)
+    return torch.where(size[:, None] > 0, moved, prototypes)
 
 
 class ClassStatistics(nn.Module):

@@ -32,6 +32,7 @@ from rowssl.methods.dts_options import dts_options
 from rowssl.methods.readout import class_centres
 from rowssl.nn.heads import Projector
 from rowssl.nn.state import MomentumCopy, Queue
+from rowssl.resting import Resting
 from rowssl.types import Batch, Step
 
 START_ROWS = 100_000  # rows that the start is estimated from, at the most
@@ -64,6 +65,7 @@ class TailednessState(Method):
         self.key = MomentumCopy(nn.Sequential(self.tail, self.projector), opt.key_momentum)
         self.queue = Queue(min(opt.queue_size, n_rows), out)  # no image twice in a small data set's queue
         self.register_buffer("prototypes", torch.zeros(opt.n_prototypes or n_classes, out))
+        self.resting = Resting(len(self.prototypes), self.queue.size, opt.n_neighbours)
         self.register_buffer("u", torch.zeros(n_classes))
         self.statistics = ClassStatistics(n_classes)
         self.prior = ClassPrior(n_classes, oracle_truth if opt.oracle else None)
@@ -112,22 +114,19 @@ class TailednessState(Method):
     def _scores(self, b: Tensor, keys: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Tailedness scores s_i of Eq. (7) and their range, on the queue and the prototypes before this step."""
         opt = self.options
-        similarity = to_queue(self.prototypes, keys)  # (M, Q)
-        chosen = nearest_prototype(to_queue(self.prototypes, b))  # (B,)
+        similarity = to_queue(self.prototypes, b)  # (M, B)
+        chosen = nearest_prototype(similarity)  # (B,)
+        d, queue_prototype = self.resting.ask(self.prototypes, keys, opt.knn_weighting, opt.density_scale)
+        s = d[chosen]
+        if opt.score == "instance":
+            d = s = neighbour_density(
+                to_queue(b, keys), opt.n_neighbours, weighting=opt.knn_weighting, scale=opt.density_scale
+            )
+        low, high = d.min(), d.max()
         if opt.score == "loss":
             s, low, high = self.loss_memory.score(batch.index)
-        elif len(keys) == 0:
-            s, low, high = b.new_zeros(len(b)), b.new_zeros(()), b.new_zeros(())
-        else:
-            d = neighbour_density(
-                similarity if opt.score == "prototype" else to_queue(b, keys),
-                opt.n_neighbours,
-                weighting=opt.knn_weighting,
-                scale=opt.density_scale,
-            )
-            s, low, high = (d[chosen] if opt.score == "prototype" else d), d.min(), d.max()
-        members = {"queue_prototype": nearest_prototype(similarity)} if opt.proto_update == "queue" else {}
-        return {"batch_prototype": chosen, **members, "s": s, "low": low, "high": high}
+        found = {"batch_similarity": similarity, "batch_prototype": chosen, "queue_prototype": queue_prototype}
+        return {**found, "s": s, "low": low, "high": high}
 
     @torch.no_grad()
     def after_step(self, batch: Batch, step: Step) -> None:
@@ -136,14 +135,17 @@ class TailednessState(Method):
         self.key.follow(nn.Sequential(self.tail, self.projector))
         slots, filled = self.queue.slots(len(e["b"])), self.queue.filled
         self.queue.push(e["b"], batch.target, batch.index)
+        members, latest = self.queue.valid()[0], slice(-len(slots), None)
         if opt.proto_update == "batch":
-            members, assigned = e["b"], e["batch_prototype"]
+            moving, assigned = e["b"], e["batch_prototype"]
         else:  # the entries that are new are the batch's; the others are nearest to what they were
-            members = self.queue.valid()[0]
-            assigned = slots.new_empty(len(members))
+            moving, assigned = members, slots.new_empty(len(members))
             assigned[:filled] = e["queue_prototype"]
-            assigned[slots] = e["batch_prototype"][-len(slots) :]
-        self.prototypes.copy_(update_prototypes(self.prototypes, members, assigned, opt.lambda_tail))
+            assigned[slots] = e["batch_prototype"][latest]
+        still = torch.bincount(assigned, minlength=len(self.prototypes)) == 0
+        if self.resting.worth_it and filled == self.queue.size:
+            self.resting.follow(self.prototypes, members, slots, e["batch_similarity"][:, latest], still)
+        self.prototypes.copy_(update_prototypes(self.prototypes, moving, assigned, opt.lambda_tail))
 
         if opt.uncertainty == "confidence":
             self.statistics.add(e["confidence"], e["assigned"])
