@@ -37,6 +37,7 @@ from rowssl.methods.base import Method, seeded_rows
 from rowssl.methods.dts import DTS
 from rowssl.nn.tails import AdapterTail
 from rowssl.products import fast_products
+from rowssl.resting import Resting
 from rowssl.train import Optimisation, build_optimiser
 
 BATCH, PIECE, TURN = 128, 8192, 10
@@ -210,7 +211,9 @@ def time_steps(files: dict[int, Path], many_file: Path, few: int, many: int, ste
             f"| {rows:,} | {few} | {one.start_seconds:.1f} | {1e3 * median[str(rows)]:.1f} | "
             f"{one.feed.steps_per_epoch:,} | {seconds:.1f} |"
         )
-    print(f"\nexponent of growth in rows {slope(list(files), epochs):.2f} (at most {EXPONENT})\n", flush=True)
+    if len(files) > 1:
+        print(f"\nexponent of growth in rows {slope(list(files), epochs):.2f} (at most {EXPONENT})")
+    print(flush=True)
 
     largest = max(files)
     trainings = {str(few): Training(files[largest], few), str(many): Training(many_file, many)}
@@ -220,7 +223,10 @@ def time_steps(files: dict[int, Path], many_file: Path, few: int, many: int, ste
         one = trainings[str(classes)]
         print(f"| {largest:,} | {classes:,} | {one.start_seconds:.1f} | {1e3 * median[str(classes)]:.1f} |")
     ratio = median[str(many)] / median[str(few)]
-    print(f"\na step at {many:,} classes takes {ratio:.2f} of one at {few} (at most {STEP_RATIO})\n", flush=True)
+    print(f"\na step at {many:,} classes takes {ratio:.2f} of one at {few} (at most {STEP_RATIO})")
+    resting = trainings[str(many)].method.resting
+    assert isinstance(resting, Resting)
+    print(f"prototypes that rest: {int(resting.still.sum()) if resting.worth_it else 0:,} of {many:,}\n", flush=True)
 
 
 def time_fits(files: dict[int, Path], few: int, many: int, options: argparse.Namespace) -> None:

@@ -56,12 +56,11 @@ np.savez(out / "data.npz", embeddings=x, labels=np.array(labels), truth=np.array
 pretend()
 fitting.build_method, ask, fitting.answer = build, fitting.answer, answer
 for case in sys.argv[3:]:
-    name, _, option = case.partition(":")
-    key, _, value = option.partition("=")
+    name, _, options = case.partition(":")
     config = build_config({
         "data": {"source": str(out / "data.npz")}, "classes": 6, "seed": 0,
         "train": {"epochs": 2, "batch_size": 30, "device": "cuda:0", "save_seconds": 0},
-        "method": {"name": name, "options": {key: value} if key else {}},
+        "method": {"name": name, "options": dict(option.split("=") for option in options.split(",") if option)},
     })
     fitting.fit(config, out / case)
     model = load_model(out / case, device="cuda:0")
@@ -72,7 +71,7 @@ CASES = {
     "clustering": ["kmeans", "gcd", "gcd:readout=kmeans", "bacon"],
     "classifiers": ["simgcd", "trssl", "orca", "opencon", "promptcal"],
     "dts": ["dts", "dts:preset=paper", "dts:preset=official", "dts:queue_init=data", "dts:score=loss", "dts:score=instance",
-            "dts:temperature=true_prior", "dts:classifier_init=semi_kmeans"],
+            "dts:temperature=true_prior", "dts:classifier_init=semi_kmeans", "dts:n_prototypes=70,n_neighbours=3"],
 }  # fmt: skip
 
 

@@ -4,22 +4,31 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from contract.problems import build, feed_of, long_tailed
 from rowssl import products
+from rowssl.nn.vit import in_parts
 from rowssl.products import fast_products
+from rowssl.train import Optimisation, train
+
+KERNELS = []  # those of the tests: never let go
 
 
 @pytest.fixture
 def counted(monkeypatch):
     """oneDNN whatever the processor is; the shapes of what it was asked for."""
     monkeypatch.setenv("ROWSSL_PRODUCTS", "onednn")
-    products._kernels.cache_clear()
-    if products._kernels() is None:
-        pytest.skip("this PyTorch has no oneDNN")
+    if products._made in ([], [None]):  # kernels that are in place stay
+        monkeypatch.setattr(products, "_made", [])
+        with fast_products():
+            KERNELS.extend(products._made)
+        if products._made == [None]:
+            pytest.skip("this PyTorch has no oneDNN")
     asked, product = [], products._product
 
     def watched(a, b, bias=None):
@@ -27,9 +36,7 @@ def counted(monkeypatch):
         return product(a, b, bias)
 
     monkeypatch.setattr(products, "_product", watched)
-    yield asked
-    monkeypatch.undo()
-    products._kernels.cache_clear()
+    return asked
 
 
 def matrices(n, d, m, **how):
@@ -37,8 +44,8 @@ def matrices(n, d, m, **how):
     return torch.randn(n, d, generator=generator, **how), torch.randn(d, m, generator=generator, **how)
 
 
-@pytest.mark.parametrize("shape", [(256, 384, 384), (128, 256, 1100), (9, 2048, 2048), (4096, 256, 33)])
-@pytest.mark.parametrize("lies", ["plain", "transposed", "parts", "expanded"])
+@pytest.mark.parametrize("shape", [(256, 384, 384), (128, 256, 1104), (16, 2048, 2048), (4096, 256, 40)])
+@pytest.mark.parametrize("lies", ["plain", "transposed", "parts", "expanded", "all expanded"])
 def test_products_are_those_of_pytorch(counted, shape, lies):
     n, d, m = shape
     a, b = matrices(n, d, m)
@@ -48,7 +55,11 @@ def test_products_are_those_of_pytorch(counted, shape, lies):
         a, b = torch.cat([a, a], dim=1)[:, :d], torch.cat([b, b])[::2]
     elif lies == "expanded":
         a = a[:1].expand(n, d)
+    elif lies == "all expanded":
+        a, b = a[:1].expand(n, d), b[:, :1].expand(d, m)
     bias, full = torch.randn(m), torch.randn(n, m)
+    if lies == "all expanded":
+        bias, full = bias[:1].expand(m), full[:1].expand(n, m)
     exact = a.double() @ b.double()
     close = {"rtol": 0, "atol": 1e-6 * d}
     with fast_products():
@@ -89,9 +100,13 @@ def test_what_it_cannot_do_is_left_to_pytorch(counted, kind, other):
     assert counted == []
 
 
-def test_small_products_and_wrong_shapes_are_left_to_pytorch(counted):
+def test_small_products_odd_numbers_and_wrong_shapes_are_left_to_pytorch(counted):
     a, b = matrices(8, 8, 8)
     with fast_products():
+        for n, d, m in ((1001, 512, 512), (1000, 513, 512), (1000, 512, 513)):  # code for each of these would add up
+            torch.mm(*matrices(n, d, m))
+        with pytest.raises(RuntimeError, match="self must be a matrix"):
+            torch.mm(torch.ones(512), torch.ones(512, 512))
         assert torch.equal(a @ b, torch.mm(a, b, out=torch.empty(0)))
         assert (torch.empty(0, 300) @ torch.ones(300, 300)).shape == (0, 300)
         with pytest.raises(RuntimeError, match="cannot be multiplied"):
@@ -118,6 +133,45 @@ def test_an_error_ends_it(counted):
         raise ZeroDivisionError
     a @ b
     assert counted == []
+
+
+def test_training_steps_and_trunks_ask_for_it(counted, monkeypatch):
+    monkeypatch.setattr(products, "LEAST_WORK", 1)
+    problem = long_tailed(64, known=4, novel=4, dim=16)
+    list(train(build("dts-paper", problem), feed_of(problem, epochs=1, batch_size=16), Optimisation()))
+    assert counted
+    counted.clear()
+    weight = torch.randn(8, 8)
+    in_parts(lambda part: part.flatten(1)[:, :8] @ weight, torch.randn(8, 3, 8, 8), 8)
+    assert counted
+
+
+def test_a_pytorch_with_another_operator_keeps_its_own(monkeypatch):
+    def refuses(*_):
+        raise RuntimeError("mkldnn::_linear_pointwise() is missing value for argument")
+
+    monkeypatch.setattr(products, "_product", refuses)
+    assert products._kernels() is None
+    monkeypatch.setattr(products, "_product", lambda *_: torch.zeros(2, 8))
+    assert products._kernels() is None
+
+
+def test_threads_that_come_first_together_make_it_once(monkeypatch):
+    made = []
+    monkeypatch.setattr(products, "_made", [])
+    monkeypatch.setattr(products, "_wanted", lambda: True)
+    monkeypatch.setattr(products, "_kernels", lambda: time.sleep(0.05) or made.append(1))
+
+    def enter():
+        with fast_products():
+            pass
+
+    threads = [threading.Thread(target=enter) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == [1]
 
 
 @pytest.mark.parametrize(

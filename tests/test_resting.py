@@ -16,7 +16,9 @@ from rowssl.resting import Resting
 from rowssl.train import Optimisation, train
 
 D = 12
-SIZES = {"queue_size": 128, "n_prototypes": 200, "n_neighbours": 3, "projector_hidden": 12, "projector_out": 8}
+OPTIONS = [{}, {"proto_update": "batch"}, {"score": "instance"}, {"score": "loss"}, {"queue_size": 40}]
+SIZES = {"queue_size": 128, "n_prototypes": 200, "n_neighbours": 3, "projector_hidden": 12, "projector_out": 8,
+         "proto_init": "train"}  # fmt: skip
 
 
 class Stream:
@@ -108,14 +110,14 @@ def test_the_queue_is_multiplied_with_those_that_move_alone(monkeypatch: pytest.
     assert sizes == [400 - 256]  # 270 rest, of which four times 64 are left out
 
 
-@pytest.mark.parametrize("options", [{}, {"proto_update": "batch"}, {"score": "instance"}, {"score": "loss"}])
+@pytest.mark.parametrize("options", OPTIONS)
 def test_dts_trains_the_same_with_all_prototypes_asked(monkeypatch: pytest.MonkeyPatch, options: dict) -> None:
     problem = long_tailed(300, known=4, novel=4, dim=9, views=3)
 
     def trained(few: int) -> torch.nn.Module:
         monkeypatch.setattr(resting, "FEW", few)
-        method = build("dts-paper", problem, **SIZES, **options).double()
-        feed = feed_of(problem, epochs=4, batch_size=16)
+        method = build("dts-paper", problem, **{**SIZES, **options}).double()
+        feed = feed_of(problem, epochs=4, batch_size=64 if "queue_size" in options else 16)  # also one above the queue
         usual = feed.batch
 
         def batch(step: int):
@@ -132,6 +134,7 @@ def test_dts_trains_the_same_with_all_prototypes_asked(monkeypatch: pytest.Monke
     assert ours.resting.worth_it
     assert not plain.resting.worth_it
     assert int(ours.resting.still.sum()) > 64
+    assert (ours.prototypes.norm(dim=1) > 0.9).all()  # none of them rests because it is nowhere
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(ours.state_dict()[name], value, rtol=1e-9, atol=1e-9, msg=name)
 
@@ -154,8 +157,22 @@ def test_a_training_that_is_resumed_knows_what_rested(tmp_path: Path) -> None:
     assert digest(resumed) == digest(whole)
 
 
+def test_checkpoints_from_before_prototypes_rested_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = long_tailed(300, known=4, novel=4, dim=9, views=3)
+    feed = feed_of(problem, epochs=3, batch_size=16)
+    options, kept = Optimisation(save_seconds=0), Checkpoints(tmp_path)
+    with monkeypatch.context() as before:
+        before.setattr(resting, "FEW", 0)
+        next(train(build("dts-paper", problem, **SIZES), feed, options, checkpoints=kept, identity="me"))
+    method = build("dts-paper", problem, **SIZES)
+    assert method.resting.worth_it
+    later = train(method, feed, options, checkpoints=kept, identity="me")
+    assert [epoch.number for epoch in later] == [2, 3]
+    assert int(method.resting.still.sum()) > 64
+
+
 def test_few_prototypes_and_short_queues_keep_nothing() -> None:
-    for m, q, k in ((100, 4096, 15), (1000, 100, 15)):
+    for m, q, k in ((100, 4096, 15), (1000, 100, 15), (64, 256, 3)):
         known = Resting(m, q, k)
         assert not known.worth_it
         assert known.state_dict() == {}

@@ -1,11 +1,8 @@
 """Products of float32 matrices by oneDNN on processors for which MKL, PyTorch's own choice, uses narrower instructions.
 
-On an AMD processor with AVX-512 MKL reaches less than half of the processor's speed, and oneDNN, which PyTorch brings along for
-convolutions, all of it. So while `fast_products` lasts, `aten::mm` and `aten::addmm` of the thread that entered it go there, and
-with them every linear layer, its backward pass included. On other processors nothing is changed.
-
-oneDNN keeps half a megabyte of code for every shape that it has met (a thousand of them at the most): what is done within
-`fast_products` should meet the same shapes again and again, as training steps and trunks do.
+On an AMD processor with AVX-512 MKL leaves a good part of the processor's speed unused, and oneDNN, which PyTorch brings along
+for convolutions, less of it. So while `fast_products` lasts, large products of the thread that entered it go there, and with
+them linear layers and their backward pass. On other processors nothing is changed.
 """
 
 from __future__ import annotations
@@ -15,20 +12,27 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 LEAST_WORK = 2**25  # multiplications; of smaller products the gain is small beside the memory for their code
+# oneDNN makes code for every shape, half a megabyte and a millisecond each, and keeps a thousand of them. Networks and batches
+# have few sizes, multiples of this; of rows that were picked out, as many as there happen to be, code would be made every time.
+SIZES = 8
 _here = threading.local()  # how deep this thread is within `fast_products`
+_lock = threading.Lock()
+_made: list[torch.library.Library | None] = []  # what puts our kernels before PyTorch's, once it was tried
 
 
 @contextmanager
 def fast_products() -> Iterator[None]:
     """While this lasts, large products of float32 matrices in this thread take the fastest way the processor has."""
-    if _kernels() is None:
+    with _lock:
+        if not _made:
+            _made.append(_kernels() if _wanted() else None)
+    if _made[0] is None:
         yield
         return
     depth = getattr(_here, "depth", 0)
@@ -39,19 +43,25 @@ def fast_products() -> Iterator[None]:
         _here.depth = depth
 
 
-@cache
 def _kernels() -> torch.library.Library | None:
-    """What puts our kernels before PyTorch's, made once for the whole process; None where PyTorch's are good.
+    """Our `mm` and `addmm` before PyTorch's for the rest of the process; None where this PyTorch has other ideas.
 
-    They stay, because to take kernels away while another thread uses them is not safe; outside `fast_products` they do what
-    PyTorch's do.
+    They stay, because to take kernels away while another thread uses them is not safe; outside `fast_products` they call
+    PyTorch's, which takes three microseconds more.
     """
-    if not (_wanted() and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
-        return None
     library = torch.library.Library("aten", "IMPL")
-    with warnings.catch_warnings(action="ignore"):  # that a kernel is replaced is what we want
-        library.impl("mm", _mm, "CPU")
-        library.impl("addmm", _addmm, "CPU")
+    try:
+        if not torch.equal(_product(torch.ones(2, 8), torch.eye(8), torch.ones(8)), torch.full((2, 8), 2.0)):
+            return None
+        with warnings.catch_warnings(action="ignore"):  # that a kernel is replaced is what we want
+            library.impl("addmm", _addmm, "CPU")
+            library.impl("mm", _mm, "CPU")
+    except (
+        AttributeError,
+        RuntimeError,
+        TypeError,
+    ):  # none or another such operator, no oneDNN, or somebody else's kernels
+        return None  # and with the library goes what it has put in place
     return library
 
 
@@ -68,13 +78,15 @@ def _wanted() -> bool:
 
 
 def _suits(a: Tensor, b: Tensor) -> bool:
-    """Whether a @ b is large, of float32, and asked for within `fast_products`."""
+    """Whether a @ b is large, of float32 and of usual sizes, and asked for within `fast_products`."""
     return (
         getattr(_here, "depth", 0) > 0
         and a.dtype is torch.float32
         and b.dtype is torch.float32
+        and a.dim() == b.dim() == 2
         and a.shape[1] == b.shape[0]
         and a.numel() * b.shape[1] >= LEAST_WORK
+        and not any(size % SIZES for size in (*a.shape, b.shape[1]))
     )
 
 
@@ -97,5 +109,9 @@ def _addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
 
 def _product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     """a @ b + bias by oneDNN, whichever way the matrices lie in memory."""
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")
+    weight = b.t()
+    if not (b.is_contiguous() or weight.is_contiguous()):
+        weight = weight.contiguous()
+    bias = bias if bias is None else bias.contiguous()
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(a, weight, bias, "none", [], "")
     return result

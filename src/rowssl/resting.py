@@ -2,7 +2,8 @@
 
 With many classes these are many: of 1,000 prototypes beside a queue of 4,096 about 400, of 10,000 most. What is known of them
 changes with the few entries that come and go, so it is kept: for each its nearest entries, and for each entry the nearest of
-them. A step multiplies the queue with the other prototypes alone, never with more than it has entries, to the same result.
+them. A step multiplies the queue with the other prototypes, of which there are never more than entries, and with the few that
+just came to rest; the result is the same.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Resting(nn.Module):
     def __init__(self, prototypes: int, queue: int, k: int) -> None:
         super().__init__()
         self.k, kept = k, 2 * k + 2
-        self.worth_it = queue <= FEW * prototypes and queue >= 4 * kept
+        self.worth_it = prototypes > STRIDE and 4 * kept <= queue <= FEW * prototypes
         if self.worth_it:
             self.register_buffer("still", torch.zeros(prototypes, dtype=torch.bool))
             self.register_buffer("value", torch.full((prototypes, kept), NONE))

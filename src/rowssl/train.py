@@ -186,11 +186,20 @@ def _restore(
     if distributed.rank() == 0:
         checkpoints.clean()
     by_name = {name: parameter for parameter, name in names.items()}
-    shapes = {"method": shapes_of(method.state_dict()), "optimiser": shapes_of(by_name)}
-    found = checkpoints.latest(*identities, misfit=lambda tensors, facts: _misfit(tensors, facts, shapes, feed))
+    fresh = method.state_dict()
+    shapes = {"method": shapes_of(fresh), "optimiser": shapes_of(by_name)}
+    lacking = {name: value for name, value in fresh.items() if name.startswith(method.may_lack)}
+
+    def completed(tensors: Tensors) -> Tensors:
+        state = tensors.get("method", {})
+        return tensors if lacking.keys() & state.keys() else {**tensors, "method": {**lacking, **state}}
+
+    found = checkpoints.latest(
+        *identities, misfit=lambda tensors, facts: _misfit(completed(tensors), facts, shapes, feed)
+    )
     if found is None:
         return 0, {}, 0.0
-    tensors, facts = found
+    tensors, facts = completed(found[0]), found[1]
     method.load_state_dict(tensors["method"])
     for name, momentum in tensors["optimiser"].items():
         optimiser.momenta[by_name[name]] = momentum.to(by_name[name].device)

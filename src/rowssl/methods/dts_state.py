@@ -41,6 +41,7 @@ START_ROWS = 100_000  # rows that the start is estimated from, at the most
 class TailednessState(Method):
     """The networks of DTS and everything it remembers between steps."""
 
+    may_lack = ("resting.",)  # nothing rests, then
     prototypes: Tensor  # m_j, (M, d)
     u: Tensor  # class uncertainty, (C,)
 
