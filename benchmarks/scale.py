@@ -7,7 +7,7 @@
     python benchmarks/scale.py --quick
 
 Rows are drawn around long-tailed random centres and written as one uncompressed .npz file, which is memory-mapped. An epoch
-is timed on DTS with its usual batch of 128 over `--steps` of its steps, ten of one file after ten of another, times their number;
+is timed on DTS with its usual batch of 128 over `--steps` of its steps, five of one file after five of another, times their number;
 the exponent is the slope of a least-squares line through log(seconds) over log(rows). Steps at few and at many classes take
 turns, each on a file with so many classes, half of them known. The second half does whole fits (`--fit-epochs`, `--fit-batch`)
 in processes of their own, report included, and has the exponent of the seconds that their epochs really took. Memory is the
@@ -40,7 +40,7 @@ from rowssl.products import fast_products
 from rowssl.resting import Resting
 from rowssl.train import Optimisation, build_optimiser
 
-BATCH, PIECE, TURN = 128, 8192, 10
+BATCH, PIECE, TURN = 128, 8192, 5
 EXPONENT, STEP_RATIO, MEMORY_GB = 1.1, 1.3, 4.0  # targets
 
 
@@ -109,17 +109,17 @@ def fill_queue(training: Training) -> None:
         method.queue.push(method._keys(feed, 0, rows), feed.targets[index], index)
 
 
-def in_turns(trainings: dict[str, Training], steps: int) -> dict[str, float]:
-    """Median seconds of a step of each: they take turns of some steps, so that caches hold what they hold in a training."""
+def in_turns(trainings: dict[str, Training], steps: int) -> dict[str, list[float]]:
+    """Median seconds of a step in each turn of each: some steps, so that caches hold what they hold in a training."""
     seconds: dict[str, list[float]] = {name: [] for name in trainings}
     for training in trainings.values():
         fill_queue(training)
         training.step()
     with reused_blocks():  # as `fit` does it
-        for begin in range(0, steps, TURN):
+        for _ in range(0, steps, TURN):
             for name, training in trainings.items():
-                seconds[name] += [training.step() for _ in range(begin, min(begin + TURN, steps))]
-    return {name: statistics.median(values) for name, values in seconds.items()}
+                seconds[name].append(statistics.median(training.step() for _ in range(TURN)))
+    return seconds
 
 
 def slope(rows: list[int], seconds: list[float]) -> float:
@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--classes", type=int, nargs=2, default=[100, 1000])
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--dtype", default="float32", choices=["float32", "float16"])
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--fit-epochs", type=int, default=1, help="of the fit whose memory is measured")
     parser.add_argument("--fit-batch", type=int, default=1024)
     parser.add_argument("--steps-only", action="store_true", help="no whole fits, no memory")
@@ -202,7 +202,7 @@ def main() -> None:
 def time_steps(files: dict[int, Path], many_file: Path, few: int, many: int, steps: int) -> None:
     """The tables of steps, by rows and by classes."""
     trainings = {str(rows): Training(path, few) for rows, path in files.items()}
-    median = in_turns(trainings, steps)
+    median = {name: statistics.median(turns) for name, turns in in_turns(trainings, steps).items()}
     epochs = [median[str(rows)] * trainings[str(rows)].feed.steps_per_epoch for rows in files]
     print("| rows | classes | start s | ms a step | steps an epoch | seconds an epoch |\n|---|---|---|---|---|---|")
     for rows, seconds in zip(files, epochs, strict=True):
@@ -217,13 +217,19 @@ def time_steps(files: dict[int, Path], many_file: Path, few: int, many: int, ste
 
     largest = max(files)
     trainings = {str(few): Training(files[largest], few), str(many): Training(many_file, many)}
-    median = in_turns(trainings, steps)
+    turns = in_turns(trainings, steps)
     print("| rows | classes | start s | ms a step |\n|---|---|---|---|")
     for classes in (few, many):
         one = trainings[str(classes)]
-        print(f"| {largest:,} | {classes:,} | {one.start_seconds:.1f} | {1e3 * median[str(classes)]:.1f} |")
-    ratio = median[str(many)] / median[str(few)]
-    print(f"\na step at {many:,} classes takes {ratio:.2f} of one at {few} (at most {STEP_RATIO})")
+        print(
+            f"| {largest:,} | {classes:,} | {one.start_seconds:.1f} | {1e3 * statistics.median(turns[str(classes)]):.1f} |"
+        )
+    ratios = [more / less for more, less in zip(turns[str(many)], turns[str(few)], strict=True)]
+    low, ratio, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    print(
+        f"\na step at {many:,} classes takes {ratio:.2f} of one at {few} (at most {STEP_RATIO}; median of {len(ratios)} "
+        f"turns of {TURN} steps, the middle half {low:.2f} to {high:.2f})"
+    )
     resting = trainings[str(many)].method.resting
     assert isinstance(resting, Resting)
     print(f"prototypes that rest: {int(resting.still.sum()) if resting.worth_it else 0:,} of {many:,}\n", flush=True)

@@ -107,7 +107,7 @@ def test_the_queue_is_multiplied_with_those_that_move_alone(monkeypatch: pytest.
     sizes = []
     monkeypatch.setattr(resting, "to_queue", lambda p, keys: sizes.append(len(p)) or to_queue(p, keys))
     known.ask(prototypes, queue.keys, "rank", "mean")
-    assert sizes == [400 - 256]  # 270 rest, of which four times 64 are left out
+    assert sizes == [400 - 256]  # 270 rest, of which eight times 32 are left out
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -172,7 +172,7 @@ def test_checkpoints_from_before_prototypes_rested_go_on(tmp_path: Path, monkeyp
 
 
 def test_few_prototypes_and_short_queues_keep_nothing() -> None:
-    for m, q, k in ((100, 4096, 15), (1000, 100, 15), (64, 256, 3)):
+    for m, q, k in ((100, 4096, 15), (1000, 100, 15), (32, 128, 3)):
         known = Resting(m, q, k)
         assert not known.worth_it
         assert known.state_dict() == {}

@@ -15,7 +15,7 @@ from rowssl.density import nearest_prototype, neighbour_density, neighbour_mean,
 
 FEW = 16  # entries of the queue for each prototype; where there are more, hardly one of them rests
 NONE = -2.0  # less than any cosine, and a number: weights and memory that are none end a training
-STRIDE = 64  # prototypes are asked by so many at once: products of few different sizes, whose code oneDNN keeps
+STRIDE = 32  # prototypes are asked by so many at once: products of few different sizes, whose code oneDNN keeps
 
 
 class Resting(nn.Module):
