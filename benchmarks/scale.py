@@ -69,12 +69,12 @@ def write_rows(path: Path, rows: int, width: int, classes: int, kind: str = "flo
 class Training:
     """DTS on a file of embeddings, step by step."""
 
-    def __init__(self, path: Path, classes: int) -> None:
+    def __init__(self, path: Path, classes: int, batch: int = BATCH) -> None:
         table = read_table(path)
         assert table.embeddings is not None
         self.feed = Feed(
             ArraySource(table.embeddings), np.where(table.labels < classes // 2, table.labels, -1),
-            batch_size=BATCH, epochs=10**6, seed=0, augmentation=FeatureAugmentation(noise=0.5),
+            batch_size=batch, epochs=10**6, seed=0, augmentation=FeatureAugmentation(noise=0.5),
         )  # fmt: skip
         tail = AdapterTail(table.embeddings.shape[1])
         known = int(self.feed.targets.max()) + 1

@@ -107,7 +107,7 @@ def test_the_queue_is_multiplied_with_those_that_move_alone(monkeypatch: pytest.
     sizes = []
     monkeypatch.setattr(resting, "to_queue", lambda p, keys: sizes.append(len(p)) or to_queue(p, keys))
     known.ask(prototypes, queue.keys, "rank", "mean")
-    assert sizes == [400 - 256]  # 270 rest, of which eight times 32 are left out
+    assert sizes == [160]  # 130 move, in five times 32
 
 
 @pytest.mark.parametrize("options", OPTIONS)

@@ -1,8 +1,8 @@
 """Prototypes that rest: those that no key goes to stay where they are (Eq. 8), and are not asked again in every step.
 
-With many classes these are many: of 1,000 prototypes beside a queue of 4,096 about 400, of 10,000 most. What is known of them
-changes with the few entries that come and go, so it is kept: for each its nearest entries, and for each entry the nearest of
-them. A step multiplies the queue with the other prototypes, of which there are never more than entries, and with the few that
+With many classes these are many: of 1,000 prototypes beside a queue of 4,096 some 300, of 8,142 three quarters. What is known of
+them changes with the few entries that come and go, so it is kept: for each its nearest entries, and for each entry the nearest
+of them. A step multiplies the queue with the other prototypes, of which there are never more than entries, and with the few that
 just came to rest; the result is the same.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rowssl.density import nearest_prototype, neighbour_density, neighbour_mean, to_queue
 
-FEW = 16  # entries of the queue for each prototype; where there are more, hardly one of them rests
+FEW = 5  # entries of the queue for each prototype: where there are more, too few rest to be worth it
 NONE = -2.0  # less than any cosine, and a number: weights and memory that are none end a training
 STRIDE = 32  # prototypes are asked by so many at once: products of few different sizes, whose code oneDNN keeps
 
@@ -51,7 +51,8 @@ class Resting(nn.Module):
         if resting < STRIDE:
             similarity = to_queue(prototypes, keys)
             return neighbour_density(similarity, self.k, **how), nearest_prototype(similarity)
-        asked = self.still.argsort(stable=True)[: len(prototypes) - resting // STRIDE * STRIDE]
+        moving = len(prototypes) - resting
+        asked = self.still.argsort(stable=True)[: moving + -moving % STRIDE]
         similarity = to_queue(prototypes[asked], keys)
         density = neighbour_mean(self.value[:, : self.k], **how)
         density[asked] = neighbour_density(similarity, self.k, **how)
