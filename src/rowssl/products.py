@@ -56,12 +56,8 @@ def _kernels() -> torch.library.Library | None:
         with warnings.catch_warnings(action="ignore"):  # that a kernel is replaced is what we want
             library.impl("addmm", _addmm, "CPU")
             library.impl("mm", _mm, "CPU")
-    except (
-        AttributeError,
-        RuntimeError,
-        TypeError,
-    ):  # none or another such operator, no oneDNN, or somebody else's kernels
-        return None  # and with the library goes what it has put in place
+    except (AttributeError, RuntimeError, TypeError):
+        return None  # no such operator or another, no oneDNN, somebody else's kernels; with the library goes what it put there
     return library
 
 
