@@ -37,7 +37,6 @@ from rowssl.methods.base import Method, seeded_rows
 from rowssl.methods.dts import DTS
 from rowssl.nn.tails import AdapterTail
 from rowssl.products import fast_products
-from rowssl.resting import Resting
 from rowssl.train import Optimisation, build_optimiser
 
 BATCH, PIECE, TURN = 128, 8192, 5
@@ -230,9 +229,9 @@ def time_steps(files: dict[int, Path], many_file: Path, few: int, many: int, ste
         f"\na step at {many:,} classes takes {ratio:.2f} of one at {few} (at most {STEP_RATIO}; median of {len(ratios)} "
         f"turns of {TURN} steps, the middle half {low:.2f} to {high:.2f})"
     )
-    resting = trainings[str(many)].method.resting
-    assert isinstance(resting, Resting)
-    print(f"prototypes that rest: {int(resting.still.sum()) if resting.worth_it else 0:,} of {many:,}\n", flush=True)
+    method = trainings[str(many)].method
+    assert isinstance(method, DTS)
+    print(f"prototypes that rest: {method.resting.count:,} of {many:,}\n", flush=True)
 
 
 def time_fits(files: dict[int, Path], few: int, many: int, options: argparse.Namespace) -> None:

@@ -40,8 +40,8 @@ def compare(path: Path, classes: int, batch: int, turns: int, steps: int) -> tup
                 seconds[name] += [training.step() for _ in range(steps)]
     method = trainings["oneDNN, resting"].method
     assert isinstance(method, DTS)
-    rest = int(method.resting.still.sum()) if method.resting.worth_it else 0
-    return {name: statistics.median(values[len(values) // 4 :]) for name, values in seconds.items()}, rest
+    median = {name: statistics.median(values[len(values) // 4 :]) for name, values in seconds.items()}
+    return median, method.resting.count
 
 
 def main() -> None:

@@ -44,10 +44,15 @@ class Resting(nn.Module):
             self.register_buffer("best", torch.full((queue,), NONE))
             self.register_buffer("which", torch.zeros(queue, dtype=torch.long))
 
+    @property
+    def count(self) -> int:
+        """How many prototypes rest."""
+        return int(self.still.sum()) if self.worth_it else 0
+
     def ask(self, prototypes: Tensor, keys: Tensor, weighting: str, scale: str) -> tuple[Tensor, Tensor]:
         """Density d_j of every prototype, Eq. (6), (M,), and the nearest prototype of every entry of the queue, (Q,)."""
         how = {"weighting": weighting, "scale": scale}
-        resting = int(self.still.sum()) if self.worth_it else 0
+        resting = self.count
         if resting < STRIDE:
             similarity = to_queue(prototypes, keys)
             return neighbour_density(similarity, self.k, **how), nearest_prototype(similarity)
