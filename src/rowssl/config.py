@@ -15,7 +15,7 @@ from rowssl.errors import InputError
 
 LARGEST = 2**20  # bytes of a file of options
 MOST_VALUES, DEEPEST = 10_000, 16
-IDENTITY = 3  # raised when a default below, or a constant of the training, begins to mean something else
+IDENTITY = 4  # raised when a default below, or a constant of the training, begins to mean something else
 
 
 class Strict(BaseModel):
@@ -56,6 +56,7 @@ class EncoderConfig(Strict):
     reduce: int = Field(default=256, ge=0)  # pooled features wider than this go through PCA; 0 = never
     # Cached augmented views per image; None: as many as the epochs pay for; 0: augment on the fly.
     views: int | None = Field(default=None, ge=0, le=256)
+    viewed: Literal["all", "labelled"] = "all"  # which rows have augmented views
     view_recipe: str = "auto"  # standard, strong or small
     view_seed: int = Field(default=0, ge=0)  # of the cached views; runs of all seeds share them
     cache: str | None = None

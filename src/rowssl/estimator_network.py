@@ -14,7 +14,6 @@ from rowssl.methods import METHODS
 from rowssl.nn.heads import CosineClassifier
 from rowssl.nn.lift import Lift
 from rowssl.nn.tails import AdapterTail
-from rowssl.results import TEMPERATURE
 
 CHUNK = 4096  # rows at once
 
@@ -25,7 +24,7 @@ class RowNetwork(nn.Module):
     It computes in float64, so that what a row gets does not depend, not even in the last shown digit, on the rows beside it.
     """
 
-    def __init__(self, lift: Lift | None, tail: nn.Module, classifier: nn.Module, order: np.ndarray) -> None:
+    def __init__(self, lift: Lift | None, tail: nn.Module, classifier: CosineClassifier, order: np.ndarray) -> None:
         super().__init__()
         self.lift, self.tail, self.classifier = lift, tail.cpu(), classifier.cpu()
         with torch.no_grad():
@@ -43,8 +42,8 @@ class RowNetwork(nn.Module):
     @torch.no_grad()
     def scores(self, X: np.ndarray) -> np.ndarray:
         """Probability of each head (n, C), float64."""
-        logits = self.classifier(torch.from_numpy(self.features(X)))
-        return F.softmax(logits / TEMPERATURE, dim=1).numpy()
+        probability: np.ndarray = self.classifier.probabilities(torch.from_numpy(self.features(X))).numpy()
+        return probability
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """What `save` writes; the weights were trained in float32."""

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from rowssl import methods
 from rowssl.config import EncoderConfig, RunConfig
 from rowssl.data.loader import ArraySource, Source
 from rowssl.data.table import Table
 from rowssl.errors import InputError
-from rowssl.nn.encoders import Encoder, best_available, build_encoder, parse_tail
+from rowssl.nn.encoders import BUILT_IN, Encoder, best_available, build_encoder, parse_tail
 from rowssl.nn.reduce import Reduction, fit_reduction, reduce_source
 from rowssl.nn.tails import AdapterTail
 from rowssl.problem import Problem
@@ -38,6 +39,8 @@ class Features:
     test: Source | None
     why: str  # why this encoder
     reduction: Reduction | None = None  # between trunk and tail, where pooled features are wide
+    tail: str = "auto"  # how the encoder was cut, as `--tail` says it
+    tuning: Source | None = None  # the labelled rows alone, with augmented views, where a method trains on them
     views: int | None = None  # of each image that are cached; 0 = made on the fly, None = there are no images
 
     @property
@@ -46,7 +49,8 @@ class Features:
         chosen = f"{self.encoder.name} ({self.why[:1].lower()}{self.why[1:].rstrip('.')})"
         if self.views is None:
             return chosen
-        kept = f"{self.views} cached view{'' if self.views == 1 else 's'} of each picture"
+        whose = "each picture" if self.tuning is None else "each labelled picture"
+        kept = f"{self.views} cached view{'' if self.views == 1 else 's'} of {whose}"
         return f"{chosen}; {kept if self.views else 'views made on the fly'}"
 
 
@@ -63,7 +67,7 @@ def open_features(
     `reduction` is one that weights to start from go with; otherwise it is fitted on the rows. What a cache lacks is computed
     on `device`, by this process, by `cache_workers` others, or `on` a Ray cluster.
     """
-    config, seed = run.encoder, run.seed
+    config, seed, method = run.encoder, run.seed, methods.METHODS[run.method.name]
     table, test = problem.table, problem.test
     name, why = (config.name, "as asked") if config.name else _choose(table)
     if not table.has_images or name == "identity":
@@ -76,15 +80,21 @@ def open_features(
         return Features(encoder, ArraySource(table.embeddings, table.views), test_rows, why)
 
     size = config.image_size or (_native_size(table) if name in WITHOUT_WEIGHTS else None)
-    encoder = build_encoder(name, tail=config.tail, image_size=size, seed=seed).to(device)
+    tail = "stage" if config.tail == "auto" and method.tunes and name == BUILT_IN else config.tail
+    encoder = build_encoder(name, tail=tail, image_size=size, seed=seed).to(device)
+    views = cached_views(run, len(table), encoder)
+    viewed = "labelled" if method.tunes else "all"
     chosen = config.model_copy(
-        update={"name": name, "image_size": size, "views": cached_views(run, len(table), encoder)}
+        update={"name": name, "image_size": size, "tail": tail, "views": views, "viewed": viewed}
     )
-    train, *tested = [
-        _trunk(asked, encoder, chosen, problem, seed, str(device), on) for asked in _asked(problem, chosen)
-    ]
-    features = Features(encoder, train, tested[0] if tested else None, why, views=chosen.views)
-    return _reduced(features, chosen, seed, reduction)
+    found = {
+        what: _trunk(asked, encoder, chosen, problem, seed, str(device), on)
+        for what, asked in _asked(problem, chosen).items()
+    }
+    features = Features(
+        encoder, found["train"], found.get("test"), why, views=views, tail=tail, tuning=found.get("labelled")
+    )
+    return features if method.tunes else _reduced(features, chosen, seed, reduction)
 
 
 def trunk_sources(
@@ -96,7 +106,7 @@ def trunk_sources(
     assert config.name is not None
     encoder = build_encoder(config.name, tail=config.tail, image_size=config.image_size, seed=seed).to(device)
     recipe = _recipe(encoder, config)
-    for table, rows, views in _asked(problem, config):
+    for table, rows, views in _asked(problem, config).values():
         yield FreshSource(table, encoder, recipe, config.view_seed, rows=rows, fixed_views=views)
 
 
@@ -147,13 +157,23 @@ def _native_size(table: Table) -> int:
     return int(np.clip(side, 8, 32))
 
 
-def _asked(problem: Problem, config: EncoderConfig) -> list[Asked]:
-    """The training rows and, if there are any, the test rows, of the tables that all splits share."""
+def _asked(problem: Problem, config: EncoderConfig) -> dict[str, Asked]:
+    """The training rows, the labelled ones of them where only these have views, and any test rows.
+
+    They are rows of the tables that all splits share.
+    """
     assert config.views is not None
-    asked: list[Asked] = [(problem.whole or problem.table, problem.rows, config.views)]
+    table, labelled = problem.whole or problem.table, np.flatnonzero(problem.targets >= 0)
+    rows = np.arange(len(problem.table)) if problem.rows is None else problem.rows
+    if config.viewed == "all":
+        asked: dict[str, Asked] = {"train": (table, problem.rows, config.views)}
+    else:
+        asked = {"train": (table, problem.rows, 0)}
+        if config.views and len(labelled):
+            asked["labelled"] = (table, rows[labelled], config.views)
     test = problem.whole_test or problem.test
     if test and (problem.test_rows is None or len(problem.test_rows)):
-        asked.append((test, problem.test_rows, 0))
+        asked["test"] = (test, problem.test_rows, 0)
     return asked
 
 
@@ -161,7 +181,7 @@ def _recipe(encoder: Encoder, config: EncoderConfig) -> ViewRecipe:
     """How views are made."""
     from rowssl.data.views import view_recipe
 
-    usual = "small" if encoder.name in WITHOUT_WEIGHTS else "standard"
+    usual = "small" if encoder.name in WITHOUT_WEIGHTS else "gentle" if config.viewed == "labelled" else "standard"
     kind = usual if config.view_recipe == "auto" else config.view_recipe
     return view_recipe(kind, encoder.image_size, encoder.resize)
 
@@ -174,7 +194,7 @@ def _trunk(
     from rowssl.nn.trunk import FreshSource, open_trunk_cache
 
     (table, rows, views), recipe = asked, _recipe(encoder, config)
-    if config.views == 0:
+    if config.views == 0 and config.viewed == "all":
         return FreshSource(table, encoder, recipe, config.view_seed, rows=rows)
     in_memory = False if _is_wide(encoder, config) else None  # those are read once, to be shortened
     return open_trunk_cache(

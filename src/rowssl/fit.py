@@ -210,6 +210,7 @@ def build_feed(config: RunConfig, problem: Problem, features: Features, device: 
     return Feed(
         features.train, problem.targets,
         batch_size=batch_size, epochs=epochs, seed=config.seed, augmentation=augmentation, device=device,
+        tuning=features.tuning,
     )  # fmt: skip
 
 

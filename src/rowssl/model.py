@@ -19,12 +19,11 @@ from rowssl.far import Far, fit_far
 from rowssl.methods import METHODS
 from rowssl.model_checks import check_sizes, in_cache
 from rowssl.network import Network
-from rowssl.nn.encoders import Encoder, build_encoder, parse_tail
-from rowssl.nn.heads import CosineClassifier
+from rowssl.nn.encoders import BUILT_IN, Encoder, build_encoder, parse_tail
+from rowssl.nn.heads import TEMPERATURE, CosineClassifier
 from rowssl.nn.reduce import Reduction
 from rowssl.nn.tails import AdapterTail
 from rowssl.nn.weights import PUBLISHED, locate
-from rowssl.results import TEMPERATURE
 from rowssl.run_folder import check_model_facts, model_folder
 
 if TYPE_CHECKING:
@@ -185,9 +184,9 @@ def save_model(path: Path, run: Run) -> None:
         "seed": config.seed,
         "encoder": {
             "name": encoder.name,
-            "path": str(place.resolve()) if encoder.name not in WITHIN and place.exists() else None,
+            "path": str(place.resolve()) if encoder.name not in (*WITHIN, BUILT_IN) and place.exists() else None,
             "fingerprint": encoder.fingerprint,
-            "tail": config.encoder.tail,
+            "tail": run.features.tail,
             "asked_size": encoder.image_size if encoder.name in WITHIN else config.encoder.image_size,
             "image_size": encoder.image_size,
             "resize": encoder.resize,  # the clean view: shorter side to `resize`, then the middle `image_size` pixels

@@ -38,7 +38,7 @@ class Network(nn.Module):
 
     def head_scores(self, z: Tensor) -> Tensor:
         """Unit features -> probabilities of the heads (B, C)."""
-        return F.softmax(self.classifier(z) / self.temperature, dim=1)
+        return self.classifier.probabilities(z, self.temperature)
 
     def answer(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Trunk outputs -> class scores (B, K), class (B,), distance (B,)."""

@@ -20,8 +20,6 @@ from rowssl.data.loader import Source, let_go
 from rowssl.methods.base import Method
 from rowssl.problem import Problem
 
-TEMPERATURE = 0.1  # tau_s: turns cosines into confidences
-
 
 @dataclass(frozen=True)
 class Answers:
@@ -59,7 +57,7 @@ def answer(
     for number, begin in enumerate(range(0, len(source), chunk)):
         x = source.clean(np.arange(begin, min(begin + chunk, len(source)))).to(device)
         z = method.tail(x)
-        probability = F.softmax(method.classifier(z) / TEMPERATURE, dim=1)
+        probability = method.classifier.probabilities(z)
         top = probability.topk(2, dim=1)
         tail = method.tailedness(x) if tailedness is None else tailedness[begin : begin + chunk]
         row = (top.indices[:, 0], top.values[:, 0], top.indices[:, 1], F.normalize(z, dim=1))

@@ -188,7 +188,7 @@ class EditedHeads:
         for begin in range(0, max(1, len(feature)), CHUNK):
             part = slice(begin, begin + CHUNK)
             z = F.normalize(torch.from_numpy(np.asarray(feature[part], dtype=np.float32)), dim=1)
-            probability = F.softmax(self.classifier(z) / self.temperature, dim=1)
+            probability = self.classifier.probabilities(z, self.temperature)
             found.append(self.edits.apply(probability, z, head[part], names[part]))
         return Applied(*(np.concatenate([getattr(one, field.name) for one in found]) for field in fields(Applied)))
 

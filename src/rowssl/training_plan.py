@@ -14,6 +14,7 @@ SMALL_DATA = 2048  # rows; below, batches are half as large
 PAPER_STEPS = 17_000  # 200 epochs of CIFAR-100-LT; larger data need fewer epochs for as many steps
 FEWEST = 5  # epochs of large data: schedules and the smoothed states of the methods need a few
 MOST_VIEWS = 8
+TUNING_VIEWS = 4  # of each labelled picture, for methods that tune the last stage
 EPOCHS_A_VIEW = 8  # two views an epoch would be made on the fly: the trunk runs a sixteenth as often
 
 
@@ -35,9 +36,12 @@ def cached_views(config: RunConfig, rows: int, encoder: Encoder) -> int:
     """
     if config.encoder.views is not None:
         return config.encoder.views
+    method = METHODS[config.method.name]
+    if method.tunes:  # pooled features have no stage to tune
+        return TUNING_VIEWS if len(encoder.trunk_shape) > 1 and config.method.options.get("tune", True) else 0
     _, epochs = schedule(config, rows, from_scratch=is_from_scratch(encoder.tail))
     noisy = len(encoder.trunk_shape) == 1 and config.train.noise != 0
-    fewest = max(1 if noisy else 2, METHODS[config.method.name].least_views)
+    fewest = max(1 if noisy else 2, method.least_views)
     return int(np.clip(epochs // EPOCHS_A_VIEW - 1, fewest, MOST_VIEWS))
 
 

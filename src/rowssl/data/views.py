@@ -17,6 +17,7 @@ Key = tuple[int, int, int, int]  # seed, epoch, index of the row, number of the 
 
 VERSION = 1  # part of every description: raise it when the same recipe would give other pixels
 KINDS = ("standard", "strong", "small")
+GENTLE: dict[str, Any] = {"scale": (0.35, 1.0), "jitter": (0.2, 0.2, 0.2, 0.02), "grey": 0.0}
 LONGEST = 8  # of a strip longer than 8 times its width only the middle counts: resized it might fill the memory
 _STREAM = 21  # sets the random numbers of views apart from those of the batches
 
@@ -84,7 +85,7 @@ def view_recipe(kind: str, size: int, resize: int | None = None, **changes: Any)
     Parameters
     ----------
     kind
-        `standard`, `strong` or `small`.
+        `standard`, `strong`, `small`, or `gentle`: a random part as in `strong`, with colours nearly as they are.
     size
         Side of a view in pixels.
     resize
@@ -92,6 +93,8 @@ def view_recipe(kind: str, size: int, resize: int | None = None, **changes: Any)
     changes
         Other fields of `ViewRecipe`. `small` does not flip unless told: a mirrored digit is no digit.
     """
+    if kind == "gentle":
+        return ViewRecipe(size, resize or int(size / 0.875), "strong", **{**GENTLE, **changes})
     if kind == "small":
         return ViewRecipe(size, resize or size, kind, **{"flip": 0.0, **changes})
     return ViewRecipe(size, resize or int(size / 0.875), kind, **changes)

@@ -19,9 +19,12 @@ from rowssl.methods.opencon import OpenCon
 from rowssl.methods.orca import ORCA
 from rowssl.methods.promptcal import PromptCAL
 from rowssl.methods.simgcd import SimGCD
+from rowssl.methods.transfer import Auto, Transfer
 from rowssl.methods.trssl import TRSSL
 
 METHODS: dict[str, type[Method]] = {
+    "auto": Auto,
+    "transfer": Transfer,
     "kmeans": KMeans,
     "gcd": GCD,
     "orca": ORCA,

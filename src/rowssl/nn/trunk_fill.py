@@ -12,7 +12,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 Piece = tuple[Shard, int]  # some rows of a shard, from this one on
 
 HALF_MAX = 65504.0  # largest float16
+SAVE_SECONDS = 2.0  # of work at a part that is not whole yet, at most, are lost by a kill
 LOOK = 0.1  # seconds between looks at what others do
 
 
@@ -54,7 +55,7 @@ class Crew(Protocol):
 
 
 def fill(store: TrunkStore, source: FreshSource, *, progress: bool, crew: Crew | None = None) -> None:
-    """Fill the store, whose lock is held, with what it lacks of the source's rows; a part is safe as soon as it is complete."""
+    """Fill the store, whose lock is held, with what it lacks of the source's rows; what is computed is safe a moment later."""
     pending = deque(store.plan(source.rows))
     if not pending:  # another process did it while this one waited
         return
@@ -93,12 +94,16 @@ def fill(store: TrunkStore, source: FreshSource, *, progress: bool, crew: Crew |
             collect()
         while pending:  # alone; beside the other processes of torchrun; or what is left when nobody else is
             begun, todo = len(pending), list(pending)
-            with _conditions():
+            with _conditions(), _keeping(store, pending, alone=not shared) as keep:
                 free = parts.claimed(todo) if shared else (shard for shard in todo if not parts.has(shard))
                 for shard, values in _computed(free, source, store, display.advance):
+                    keep(shard, values)
+                    if len(values) < len(shard.rows):
+                        continue
                     mine.add(shard.first)
                     if pending and shard is pending[0]:
-                        store.write(pending.popleft(), values)
+                        store.write(shard, values)
+                        pending.popleft()
                     else:  # one before it is still with somebody else
                         parts.put(shard, values)
                     parts.release(shard)
@@ -118,6 +123,8 @@ def help_out(store: TrunkStore, source: FreshSource) -> int:
         return 0
     with _conditions():
         for shard, values in _computed(chain([first], free), source, store):
+            if len(values) < len(shard.rows):
+                continue
             parts.put(shard, values)
             parts.release(shard)
             count += 1
@@ -131,10 +138,41 @@ def _conditions() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _keeping(store: TrunkStore, pending: deque[Shard], *, alone: bool) -> Iterator[Callable[[Shard, np.ndarray], None]]:
+    """Stores what there is of a part that is not whole: every few seconds, and when the work ends in whatever way.
+
+    The block says what it has, again and again. Where several processes share the work, parts are stored whole: the next
+    place in the file may be another's.
+    """
+    last: tuple[Shard, np.ndarray] | None = None
+    saved = time.monotonic()
+
+    def keep(shard: Shard, values: np.ndarray) -> None:
+        nonlocal last, saved
+        last = shard, values
+        if len(values) == len(shard.rows):
+            saved = time.monotonic()  # it is stored at once
+        elif alone and time.monotonic() - saved > SAVE_SECONDS:
+            store.write(shard, values)
+            saved = time.monotonic()
+
+    try:
+        yield keep
+    except BaseException:  # Ctrl-C, which is no Exception, above all
+        if alone and last is not None and pending and last[0] is pending[0]:
+            with suppress(InputError):  # such as a full disk, which is what ended the work
+                store.write(*last)
+        raise
+
+
 def _computed(
     shards: Iterable[Shard], source: FreshSource, store: TrunkStore, advance: Callable[[int], None] = lambda rows: None
 ) -> Iterator[tuple[Shard, np.ndarray]]:
-    """Shards with their values (rows, *shape) float16. The next one is asked for a little before one is complete."""
+    """Shards with the values (rows, *shape) float16 of their first rows, more each time, at last of all.
+
+    The next shard is asked for a little before one is complete.
+    """
     views = store.shape[0] - 1
     step = max(
         1, source.batch_size // (1 + views)
@@ -153,8 +191,7 @@ def _computed(
         part = values[begin : begin + step]
         part[...] = _half(source, pictures, shard.rows[begin:]).reshape(part.shape)
         advance(len(part))
-        if begin + step >= len(shard.rows):
-            yield shard, values
+        yield shard, values[: begin + step]
 
 
 def _half(source: FreshSource, pictures: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -154,7 +154,8 @@ def fetch(name: str, *, sha256: str | None = None) -> Path:
 def working_now() -> list[str]:
     """The specs that need nothing from the network, for error messages."""
     here = [name for name in PUBLISHED if locate(name) is not None]
-    return [*here, "convnet", "identity (for embeddings)", "a path to a .safetensors file or a Hugging Face folder"]
+    rest = ("efficientnet_lite0", "convnet", "identity (for embeddings)")
+    return [*here, *rest, "a path to a .safetensors file or a Hugging Face folder"]
 
 
 def file_sha256(path: Path) -> str:

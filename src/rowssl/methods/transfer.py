@@ -1,0 +1,407 @@
+"""Transfer: what the known classes teach about "one class" is transferred to the classes nobody has named.
+
+The end of the network is tuned on the labels for seconds, where it can be. The rest is a closed form: a metric in which the
+known classes are round and of one size, Ward's tree for a start, and a few rounds of k-means on the sphere in which labelled
+rows keep their class. Hidden known classes choose the metric and say how confident an answer may be. The equations are in
+docs/methods/transfer.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rowssl import distributed
+from rowssl.cluster import kmeans, semi_supervised_kmeans
+from rowssl.data.loader import Feed
+from rowssl.methods.base import Method, joined, seeded_rows
+from rowssl.methods.readout import BEYOND
+from rowssl.methods.rehearsal import LEAST_CLASSES, ROWS, Confidence, Fold, Trial, calibrate, folds, score, try_out
+from rowssl.methods.tuning import Tuning, tune
+from rowssl.nn.heads import TEMPERATURE
+from rowssl.nn.tails import AdapterTail
+from rowssl.ward import free_clusters, ward_tree, weighted_ward_tree
+
+DIMS = 512  # principal components that are kept
+SAMPLE = 50_000  # rows that the components are found from
+MOST = 30  # labelled rows that a class counts for in W
+EXACT = 12_000  # rows; above, Ward's tree is built over micro-clusters
+MICRO, MICRO_SAMPLE = 4_096, 65_536  # micro-clusters, and the rows they are found from
+HALF = 100_000  # rows; above, what is kept of each is float16
+PIECE = 16_384  # rows that are compared with the centroids together
+RHOS = (0.05, 0.15, 0.4, 1.0)
+USUAL_RHO = 0.15
+ROUNDS = 10
+
+
+class MetricTail(nn.Module):
+    """Features of the encoder -> unit x in which every known class looks alike: (B, *trunk_shape) -> (B, d).
+
+    x = unit(T unit(V (unit(f^p) - m))): a power, principal components V around the mean m, and T = W^-1/2. Everything but
+    the encoder's own tail is fitted in closed form and stored in buffers.
+    """
+
+    root: Tensor  # () 1 where p = 1/2
+    mean: Tensor  # (D,)
+    components: Tensor  # (D, d)
+    whiten: Tensor  # (d, d)
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        width = int(inner.out_dim)  # type: ignore[arg-type]
+        # Pooled features are taken as they are: an adapter has nothing to learn here.
+        self.inner = nn.Identity() if isinstance(inner, AdapterTail) else inner
+        self.out_dim = min(width, DIMS)
+        self.register_buffer("root", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("components", torch.eye(width, self.out_dim))
+        self.register_buffer("whiten", torch.eye(self.out_dim))
+
+    def powered(self, x: Tensor) -> Tensor:
+        """unit(f^p), (B, *trunk_shape) -> (B, D)."""
+        return self.powered_of(self.inner(x))
+
+    def powered_of(self, f: Tensor) -> Tensor:
+        """The same of the encoder's features, (B, D) -> (B, D)."""
+        return F.normalize(torch.where(self.root > 0, f.clamp_min(0).sqrt(), f), dim=1)
+
+    def components_of(self, powered: Tensor) -> Tensor:
+        """unit(V (f - m)), (B, D) -> (B, d)."""
+        return F.normalize((powered - self.mean) @ self.components, dim=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.normalize(self.components_of(self.powered(x)) @ self.whiten, dim=1)
+
+
+def principal_components(powered: Tensor, dims: int) -> tuple[Tensor, Tensor]:
+    """Mean (D,) and leading principal components (D, dims) of rows (N, D); what N rows cannot span is zero."""
+    mean = powered.mean(0)
+    covariance = ((powered - mean).T @ (powered - mean)).double() / len(powered)
+    _, vectors = torch.linalg.eigh(covariance)
+    kept = min(dims, max(1, len(powered) - 1))
+    components = vectors[:, -kept:].flip(1)
+    largest = components.abs().argmax(0)  # signs that do not depend on the library
+    components = components * components[largest, torch.arange(kept)].sign()
+    return mean, F.pad(components.float(), (0, dims - kept))
+
+
+def whitening_of(y: Tensor, target: Tensor, rho: float | None) -> Tensor | None:
+    """T of rows (n, d) with their classes, -1 = unlabelled; None without a metric, or where no class has two labels."""
+    labelled = target >= 0
+    if rho is None or not labelled.any():
+        return None
+    within = within_covariance(y[labelled], target[labelled])
+    return None if within is None else whitening(within, rho)
+
+
+def within_covariance(y: Tensor, target: Tensor) -> Tensor | None:
+    """W of labelled rows (n, d) around their class means, a class counting as at most 30 rows; None where no class has two."""
+    count = torch.bincount(target)
+    size = int((count > 0).sum() and len(count))
+    means = torch.zeros(size, y.shape[1]).index_add_(0, target, y) / count.clamp_min(1)[:, None]
+    weight = torch.where(count > 1, count.clamp_max(MOST) / (count - 1).clamp_min(1), torch.zeros(size))
+    total = float(count[count > 1].clamp_max(MOST).sum())
+    if not total:
+        return None
+    centred = y - means[target]
+    return (centred.T @ (centred * weight[target][:, None])) / total
+
+
+def whitening(within: Tensor, rho: float) -> Tensor:
+    """W^-1/2 after W <- (1 - rho) W + rho tr(W)/d I, scaled so that rho = 1 is the identity."""
+    d = len(within)
+    size = within.trace().double() / d
+    if rho >= 1 or float(size) <= 0:
+        return torch.eye(d)
+    shrunk = (1 - rho) * within.double() / size + rho * torch.eye(d, dtype=torch.float64)
+    values, vectors = torch.linalg.eigh(shrunk)
+    return (vectors * values.clamp_min(1e-9).rsqrt() @ vectors.T).float()
+
+
+def first_centroids(x: Tensor, target: Tensor, n_old: int, n_classes: int, seed: int = 0) -> Tensor:
+    """Means of the known classes, and of the largest clusters without a labelled row in a cut of Ward's tree: (C, d), unit.
+
+    Above `EXACT` rows the tree is one of micro-clusters; one that holds a labelled row counts as labelled. Directions of
+    classes for which no rows are left are zero.
+    """
+    labelled = target >= 0
+    sums = torch.zeros(n_classes, x.shape[1]).index_add_(0, target[labelled], x[labelled].float())
+    free = n_classes - n_old
+    if free and len(x) > 1:
+        if len(x) <= EXACT:
+            clusters = free_clusters(ward_tree(x), labelled.numpy(), free)
+        else:
+            some = np.sort(seeded_rows(len(x), MICRO_SAMPLE, seed))
+            micro = kmeans(x[torch.from_numpy(some)].float(), MICRO, seed=seed, n_init=1, max_iter=10)
+            nearest = nearest_centroid(x, F.normalize(micro.centers, dim=1))
+            size = torch.bincount(nearest, minlength=MICRO)
+            held = torch.bincount(nearest[labelled], minlength=MICRO) > 0
+            used = (size > 0).nonzero()[:, 0]
+            tree = weighted_ward_tree(micro.centers[used].numpy(), size[used].numpy().astype(np.float64))
+            place = torch.full((MICRO,), -1)
+            groups = free_clusters(tree, held[used].numpy(), free)
+            for number, group in enumerate(groups):
+                place[used[torch.from_numpy(group)]] = number
+            of_row = place[nearest]
+            clusters = [(of_row == number).nonzero()[:, 0].numpy() for number in range(len(groups))]
+            clusters.sort(key=len, reverse=True)
+        for number, rows in enumerate(clusters):
+            sums[n_old + number] = x[torch.from_numpy(rows)].sum(0, dtype=torch.float32)
+    return F.normalize(sums, dim=1)
+
+
+def plain_centroids(x: Tensor, target: Tensor, n_old: int, n_classes: int, seed: int = 0) -> Tensor:
+    """Means of the known classes and k-means of the rest: (C, d), unit."""
+    free = int((target < 0).sum())
+    k = min(n_classes, n_old + free)
+    rows = np.sort(seeded_rows(len(x), SAMPLE, seed))
+    found = semi_supervised_kmeans(x[rows].float(), target[rows], k, seed=seed, n_init=3)
+    return F.pad(F.normalize(torch.as_tensor(found.centers), dim=1), (0, 0, 0, n_classes - k))
+
+
+def nearest_centroid(x: Tensor, centroids: Tensor) -> Tensor:
+    """The centroid with the largest cosine, (N,); a direction of zero is nobody's."""
+    gone = torch.where(centroids.norm(dim=1) > 0, 0.0, -2.0)
+    parts = [torch.addmm(gone, part.float(), centroids.T).argmax(1) for part in x.split(PIECE)]
+    return torch.cat(parts)
+
+
+def spherical_rounds(x: Tensor, target: Tensor, centroids: Tensor, rounds: int = ROUNDS) -> Tensor:
+    """k-means on the sphere from given centroids, labelled rows held in their class: (C, d), unit."""
+    held = target >= 0
+    before = None
+    for _ in range(rounds):
+        label = torch.where(held, target, nearest_centroid(x, centroids))
+        if before is not None and torch.equal(label, before):
+            break
+        sums = torch.zeros_like(centroids)
+        for rows, part in zip(label.split(PIECE), x.split(PIECE), strict=True):
+            sums.index_add_(0, rows, part.float())
+        empty = sums.norm(dim=1) < 1e-12
+        centroids = torch.where(empty[:, None], centroids, F.normalize(sums, dim=1))
+        before = label
+    return centroids
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to the answer, which hidden known classes judge."""
+
+    rho: float | None  # None: no metric at all, features as they are
+    tuned: bool = False
+
+    def __str__(self) -> str:
+        if self.rho is None:
+            return "plain: nearest class mean and k-means"
+        return f"transfer, rho {self.rho:g}, last stage {'tuned on the labels' if self.tuned else 'as pretrained'}"
+
+
+class Transfer(Method):
+    """Known classes tell what one class looks like; classes without a name are looked for in that metric."""
+
+    trains: ClassVar[bool] = False
+    tunes: ClassVar[bool] = True
+    plain: ClassVar[bool] = False  # whether the plain candidate takes part
+
+    def __init__(
+        self,
+        tail: nn.Module,
+        *,
+        rho: float | None = None,  # shrinkage of W; None: chosen on hidden known classes
+        tune: bool = True,  # train the encoder's last stage on the labels first, where the tail is one
+        rounds: int = ROUNDS,
+        **common: Any,
+    ) -> None:
+        super().__init__(self.wrap_tail(tail, {}), **common)
+        self.rho, self.tune, self.rounds = rho, tune, rounds
+        self.tried: list[dict[str, Any]] = []  # every candidate with its score
+        self.chosen: Candidate | None = None
+        self.confidence: Confidence | None = None
+
+    @staticmethod
+    def wrap_tail(tail: nn.Module, options: dict[str, Any]) -> nn.Module:
+        """The tail with the metric on top."""
+        return MetricTail(tail)
+
+    @property
+    def metric(self) -> MetricTail:
+        assert isinstance(self.tail, MetricTail)
+        return self.tail
+
+    @torch.no_grad()
+    def finish(self, feed: Feed) -> None:
+        """Rehearse on hidden classes, tune, fit the metric, find the centroids, calibrate."""
+        target = feed.targets.cpu()
+        candidates = self.candidates(feed)
+        trials = self._rehearse(feed, target, candidates)
+        self.chosen = chosen = self._choose(candidates, trials)
+        if chosen.tuned:
+            assert feed.tuning is not None
+            self.metric.inner = self._tuned(feed, target, None)
+        x = self._fit_metric(feed, target, chosen)
+        start = self.start_of(chosen)(x, target, self.n_old, self.n_classes, self.seed)
+        centroids = spherical_rounds(x, target, start, self.rounds)
+        self._set_centroids(centroids)
+        if trials:
+            free = nearest_centroid(x, centroids)[target < 0]
+            share_novel = float((free >= self.n_old).float().mean()) if len(free) else 0.0
+            self.confidence = calibrate(trials[chosen], share_novel, self.seed)
+            self.classifier.calibrate(*self.confidence.of_heads(self.n_old, mean_odds(x, centroids)))
+
+    def candidates(self, feed: Feed) -> list[Candidate]:
+        """What is tried: every shrinkage of the metric, on the pretrained stage and on the tuned one."""
+        rhos = RHOS if self.rho is None else (self.rho,)
+        tuned = self.tune and feed.tuning is not None and len(feed.labelled) > 0
+        plain = [Candidate(None)] if self.plain else []
+        return plain + [Candidate(rho, stage) for stage in ((False, True) if tuned else (False,)) for rho in rhos]
+
+    def start_of(self, candidate: Candidate) -> Callable[..., Tensor]:
+        """How the first centroids are found."""
+        return plain_centroids if candidate.rho is None else first_centroids
+
+    def _rehearse(self, feed: Feed, target: Tensor, candidates: list[Candidate]) -> dict[Candidate, list[Trial]]:
+        """Trials of every candidate on classes that are hidden from it; none where there are too few."""
+        if len(candidates) < 1 or (self.n_classes <= self.n_old and self.n_old < LEAST_CLASSES):
+            return {}
+        rng = np.random.default_rng([self.seed, 35])
+        order = np.argsort((feed.targets.cpu().numpy() < 0) + 0.5 * rng.random(len(feed)), kind="stable")
+        rows = np.sort(order[:ROWS])
+        target = target[torch.from_numpy(rows)]
+        trials: dict[Candidate, list[Trial]] = {one: [] for one in candidates}
+        all_folds = folds(target, self.n_old, self.seed)
+        inputs = torch.cat([x for _, x in feed.chunks(rows)]) if all_folds else None
+        frozen: dict[bool, Tensor] = {}
+        for fold in all_folds:
+            assert inputs is not None
+            for tuned in dict.fromkeys(one.tuned for one in candidates):
+                chosen = [one for one in candidates if one.tuned == tuned]
+                if tuned:
+                    stage = self._tuned(feed, feed.targets.cpu(), (rows, fold))
+                    spaces = self._spaces(stage, inputs, chosen)
+                else:
+                    frozen = spaces = frozen or self._spaces(self.metric.inner, inputs, chosen)
+                for one in chosen:
+                    trials[one].append(self._trial(spaces[one.rho is None], fold, one))
+        return trials if all_folds else {}
+
+    def _spaces(self, stage: nn.Module, inputs: Tensor, candidates: list[Candidate]) -> dict[bool, Tensor]:
+        """Principal components (n, d) of the features of a stage, with and without the power, by `rho is None`."""
+        raw = torch.cat([stage(part) for part in inputs.split(1024)]).cpu()
+        root, found = bool((raw >= 0).all()), {}
+        for plain in {one.rho is None for one in candidates}:
+            powered = power_of(raw, root and not plain)
+            mean, components = principal_components(powered, self.metric.out_dim)
+            found[plain] = F.normalize((powered - mean) @ components, dim=1)
+        return found
+
+    def _trial(self, y: Tensor, fold: Fold, one: Candidate) -> Trial:
+        """A candidate on a fold."""
+        whiten = whitening_of(y, fold.target, one.rho)
+        x = y if whiten is None else F.normalize(y @ whiten, dim=1)
+        start = self.start_of(one)(x, fold.target, fold.n_known, self.n_classes, self.seed)
+        return try_out(x, fold, spherical_rounds(x, fold.target, start, self.rounds))
+
+    def _choose(self, candidates: list[Candidate], trials: dict[Candidate, list[Trial]]) -> Candidate:
+        """The best on hidden classes; among those within one standard error of it, the one nearest to the usual choice."""
+        usual = sorted(candidates, key=lambda one: (one.rho is None, not one.tuned, abs((one.rho or 1) - USUAL_RHO)))
+        if not trials:
+            return usual[0]
+        share_novel = 1 - self.n_old / self.n_classes
+        scores = {one: score(trials[one], share_novel) for one in candidates}
+        best = max(usual, key=lambda one: float(scores[one].mean()))
+        chosen, self.tried = best, []
+        for one in reversed(usual):
+            gap = scores[best] - scores[one]
+            error = float(gap.std(ddof=1)) / len(gap) ** 0.5
+            if gap.mean() <= error:
+                chosen = one
+            self.tried.append({
+                "candidate": str(one), "hidden_classes": round(100 * float(scores[one].mean()), 1),
+                "behind_best": round(100 * float(gap.mean()), 1), "standard_error": round(100 * error, 1),
+            })  # fmt: skip
+        for row, one in zip(self.tried, reversed(usual), strict=True):
+            row["chosen"] = one == chosen
+        self.tried.reverse()
+        return chosen
+
+    def _tuned(self, feed: Feed, target: Tensor, part: tuple[np.ndarray, Fold] | None) -> nn.Module:
+        """The last stage trained on all labelled pictures, or on those whose label a fold left."""
+        assert feed.tuning is not None
+        labelled = (target >= 0).nonzero()[:, 0].numpy()
+        classes, used, what = target[target >= 0].numpy(), None, "tuning the last stage"
+        if part is not None:
+            rows, fold = part
+            kept = rows[(fold.target >= 0).numpy()]
+            used = np.searchsorted(labelled, kept)
+            what = "rehearsal: tuning without the labels of half of the classes"
+        with torch.enable_grad():
+            return tune(
+                self.metric.inner, unit_root, feed.tuning, classes, Tuning(), rows=used, seed=self.seed,
+                progress=distributed.rank() == 0, what=what,
+            )  # fmt: skip
+
+    def _fit_metric(self, feed: Feed, target: Tensor, chosen: Candidate) -> Tensor:
+        """Set power, mean, components and whitening; returns x (N, d)."""
+        metric = self.metric
+        some = np.sort(seeded_rows(len(feed), SAMPLE, self.seed))
+        raw = joined((metric.inner(x).cpu() for _, x in feed.chunks(some)), len(some))
+        metric.root.fill_(float(chosen.rho is not None and bool((raw >= 0).all())))
+        powered = power_of(raw, bool(metric.root))
+        del raw
+        mean, components = principal_components(powered, metric.out_dim)
+        metric.mean.copy_(mean)
+        metric.components.copy_(components)
+        x = torch.empty(len(feed), metric.out_dim, dtype=torch.float16 if len(feed) > HALF else torch.float32)
+        if len(some) == len(feed):
+            x[:] = F.normalize((powered - mean) @ components, dim=1)
+        else:
+            del powered
+            for rows, part in feed.chunks():
+                x[torch.from_numpy(rows)] = metric.components_of(metric.powered(part)).cpu().to(x.dtype)
+        labelled = target >= 0
+        whiten = whitening_of(x[labelled].float(), target[labelled], chosen.rho)
+        if whiten is not None:
+            metric.whiten.copy_(whiten)
+            for part in x.split(PIECE):  # in place: there is no second copy of all rows
+                part.copy_(F.normalize(part.float() @ whiten, dim=1))
+        return x
+
+    def _set_centroids(self, centroids: Tensor) -> None:
+        """The classifier: cosine with each centroid; a class without one is never chosen."""
+        gone = centroids.norm(dim=1) < 1e-9
+        directions = torch.where(gone[:, None], torch.ones_like(centroids), centroids)
+        self.classifier.weight.copy_(F.normalize(directions, dim=1))
+        self.classifier.gain.fill_(1.0)
+        self.classifier.offset.copy_(torch.where(gone, -2.0 * BEYOND, 0.0))
+
+
+class Auto(Transfer):
+    """The default: every candidate of `transfer`, and plain k-means beside the class means, below which it never falls."""
+
+    plain: ClassVar[bool] = True
+
+
+def power_of(f: Tensor, root: bool) -> Tensor:
+    """unit(f^p), p = 1/2 or 1, (B, D)."""
+    return F.normalize(f.clamp_min(0).sqrt() if root else f, dim=1)
+
+
+def mean_odds(x: Tensor, centroids: Tensor) -> Tensor:
+    """Mean log-odds of the answer over the rows of every class, (C,)."""
+    total, size = torch.zeros(len(centroids)), torch.zeros(len(centroids))
+    for part in x.split(PIECE):
+        top, head = torch.softmax(part.float() @ centroids.T / TEMPERATURE, dim=1).max(1)
+        total.index_add_(0, head, top.clamp(1e-6, 1 - 1e-6).logit())
+        size += torch.bincount(head, minlength=len(size))
+    return total / size.clamp_min(1)
+
+
+def unit_root(f: Tensor) -> Tensor:
+    """unit(f^1/2) with a gradient at 0, (B, D)."""
+    return F.normalize(f.clamp_min(1e-8).sqrt(), dim=1)
