@@ -27,7 +27,7 @@ app = typer.Typer(
 
 LONGEST_SENTENCE = 1000  # characters of a refusal: an argument of any length may stand in it
 OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # how torch says it, of the CPU and of a GPU
-METHOD_HELP = "dts [default], simgcd, gcd, bacon, orca, trssl, opencon, promptcal or kmeans."
+METHOD_HELP = "auto [default], transfer, dts, simgcd, gcd, bacon, orca, trssl, opencon, promptcal or kmeans."
 Root = Annotated[Path | None, typer.Option("--data-root", help="Folder with the benchmark's files [$ROWSSL_DATA].")]
 Labels = Annotated[Path | None, typer.Option("--labels", help="CSV with some labels: path,label or row,label.")]
 Source = Annotated[
@@ -38,7 +38,7 @@ Source = Annotated[
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where to write the run.")] = Path("rowssl-demo"),
-    method: Annotated[str, typer.Option(help="Which method to run, see `rowssl fit --help`.")] = "dts",
+    method: Annotated[str, typer.Option(help="Which method to run, see `rowssl fit --help`.")] = "auto",
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
 ) -> None:
     """Run an open-world experiment on bundled handwritten digits and write a report (under a minute)."""

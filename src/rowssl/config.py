@@ -70,7 +70,7 @@ class EncoderConfig(Strict):
 class MethodConfig(Strict):
     """Which method, and its own options by their names."""
 
-    name: str = "dts"
+    name: str = "auto"
     options: dict[str, Any] = {}
 
 

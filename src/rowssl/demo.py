@@ -20,7 +20,7 @@ def demo_config(method: str, seed: int) -> dict[str, Any]:
     """Five known and five novel classes, imbalance ratio 10, reversed prior."""
     return {
         "data": {"name": "digits", "protocol": "longtail", "known": 5, "gamma": 10, "prior": "mismatch"},
-        "encoder": {"name": "pixels"},
+        "encoder": {"name": "gradients"},
         # Ten classes and mild imbalance: here the strong entropy term of the paper pays, see docs/methods/dts.md.
         "method": {"name": method, "options": {"preset": "paper"} if method == "dts" else {}},
         "train": {"epochs": 60, "batch_size": 32},

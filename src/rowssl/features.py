@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from rowssl.nn.trunk import FreshSource
 
 Asked = tuple[Table, np.ndarray | None, int]  # these rows of a table (None: all), with so many augmented views
-WITHOUT_WEIGHTS = ("convnet", "pixels")
+WITHOUT_WEIGHTS = ("convnet", "gradients", "pixels")
 TINY = 16  # pixels
 
 
@@ -40,7 +41,9 @@ class Features:
     why: str  # why this encoder
     reduction: Reduction | None = None  # between trunk and tail, where pooled features are wide
     tail: str = "auto"  # how the encoder was cut, as `--tail` says it
-    tuning: Source | None = None  # the labelled rows alone, with augmented views, where a method trains on them
+    tuning: Callable[[], Source] | None = (
+        None  # opens the labelled rows alone, with augmented views, for methods that tune
+    )
     views: int | None = None  # of each image that are cached; 0 = made on the fly, None = there are no images
 
     @property
@@ -87,13 +90,12 @@ def open_features(
     chosen = config.model_copy(
         update={"name": name, "image_size": size, "tail": tail, "views": views, "viewed": viewed}
     )
-    found = {
-        what: _trunk(asked, encoder, chosen, problem, seed, str(device), on)
-        for what, asked in _asked(problem, chosen).items()
-    }
+    asked = _asked(problem, chosen)
+    opened = {what: partial(_trunk, asked[what], encoder, chosen, problem, seed, str(device), on) for what in asked}
     features = Features(
-        encoder, found["train"], found.get("test"), why, views=views, tail=tail, tuning=found.get("labelled")
-    )
+        encoder, opened["train"](), opened["test"]() if "test" in opened else None, why,
+        views=views, tail=tail, tuning=opened.get("labelled"),
+    )  # fmt: skip
     return features if method.tunes else _reduced(features, chosen, seed, reduction)
 
 
@@ -114,8 +116,8 @@ def _choose(table: Table) -> tuple[str, str]:
     """The encoder when none is asked for, and why."""
     if table.has_images and (side := _native_size(table)) <= TINY:
         return (
-            "pixels",
-            f"Pictures of {side} pixels are compared as they are: enlarging them for an encoder adds nothing.",
+            "gradients",
+            f"Pictures of {side} pixels are compared by their edges: enlarging them for a network adds nothing.",
         )
     return best_available(table.has_images)
 

@@ -114,30 +114,39 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
     finished = refuse_another(out, own)
     identity = (finished if method.trains else None) or own[0]  # what is not trained is another one in another version
     curves, scores = run_training(method, feed, config, problem, out, identity, own) if method.trains else ([], None)
+
+    def as_it_is() -> Run:
+        """The run with the model that the method now is."""
+        with method.unchanged():
+            answers = answer(method, features.train, device, tailedness=scores)
+            test = None if problem.truth is None or features.test is None else answer(method, features.test, device)
+        evaluation = judge(problem, method, answers, test, classes)
+        names = name_heads(problem, answers, classes) if start is None else start.name_heads(problem, answers, classes)
+        seconds = time.monotonic() - began
+        metrics = {
+            **(evaluation.metrics if evaluation else {}),
+            **method.facts(),
+            "classes": {"heads": classes, "how": how, "estimated": len(np.unique(answers.head))},
+            "seconds": round(seconds, 2),
+            "peak_memory_mb": round(peak_memory() / 2**20, 1),
+            "seed": config.seed,
+            "method": config.method.name,
+            "cached_views": features.views,
+            "identity": identity,
+        }
+        return Run(config, problem, features, method, answers, names, evaluation, metrics, curves, seconds, test)
+
+    run = None
     with torch.no_grad():
-        method.finish(feed)
+        for following in method.answers(feed):
+            run = as_it_is()
+            if out is not None and distributed.rank() == 0:
+                from rowssl.run_files import write_run
 
-    with method.unchanged():
-        answers = answer(method, features.train, device, tailedness=scores)
-        test = None if problem.truth is None or features.test is None else answer(method, features.test, device)
-    evaluation = judge(problem, method, answers, test, classes)
-    names = name_heads(problem, answers, classes) if start is None else start.name_heads(problem, answers, classes)
-    seconds = time.monotonic() - began
-    metrics = {
-        **(evaluation.metrics if evaluation else {}),
-        "classes": {"heads": classes, "how": how, "estimated": len(np.unique(answers.head))},
-        "seconds": round(seconds, 2),
-        "peak_memory_mb": round(peak_memory() / 2**20, 1),
-        "seed": config.seed,
-        "method": config.method.name,
-        "cached_views": features.views,
-        "identity": identity,
-    }
-    run = Run(config, problem, features, method, answers, names, evaluation, metrics, curves, seconds, test)
-    if out is not None and distributed.rank() == 0:
-        from rowssl.run_files import write_run
-
-        write_run(run, out, report=report)
+                write_run(run, out, report=report)
+            if following:
+                say(f"first answer after {run.seconds:.0f} s{f', in {out}' if out else ''}; {following}")
+    assert run is not None
     return run
 
 

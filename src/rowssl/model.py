@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MODEL_FORMAT = 1
 BATCH = 64
-WITHIN = ("convnet", "pixels", "identity")  # encoders whose weights, if any, are in the model itself
+WITHIN = ("convnet", "gradients", "pixels", "identity")  # encoders whose weights, if any, are in the model itself
 
 
 @dataclass(frozen=True)

@@ -105,10 +105,10 @@ class Feed:
         seed: int,
         augmentation: FeatureAugmentation | None = None,
         device: str | torch.device = "cpu",
-        tuning: Source | None = None,
+        tuning: Callable[[], Source] | None = None,
     ) -> None:
         self.source, self.device = source, torch.device(device)
-        self.tuning = tuning  # the labelled rows alone, in order, with augmented views
+        self.tuning = tuning  # opens the labelled rows alone, in order, with augmented views
         self.targets = torch.from_numpy(np.asarray(targets, dtype=np.int64)).to(self.device)
         self.labelled = np.flatnonzero(targets >= 0)
         self.unlabelled = np.flatnonzero(targets < 0)

@@ -76,6 +76,18 @@ class Method(nn.Module):
     def finish(self, feed: Feed) -> None:
         """End of training: non-parametric methods write centroids into the classifier."""
 
+    def answers(self, feed: Feed) -> Iterator[str]:
+        """After training: one whole model after another, each better than the one before, with a word on what follows.
+
+        Whoever asks may write a model down before the next one takes its place; here there is one, that of `finish`.
+        """
+        self.finish(feed)
+        yield ""
+
+    def facts(self) -> dict[str, Any]:
+        """What the method found out about its own answer, for metrics.json."""
+        return {}
+
     def predict_logits(self, x: Tensor) -> Tensor:
         """Class scores of trunk outputs, row by row: (B, *trunk_shape) -> (B, C)."""
         logits: Tensor = self.classifier(self.tail(x))

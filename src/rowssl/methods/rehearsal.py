@@ -53,6 +53,13 @@ class Trial:
         return right, np.bincount(place, self.hidden) > 0
 
 
+def rehearsal_rows(target: Tensor, seed: int) -> np.ndarray:
+    """The rows that take part: all labelled ones, then unlabelled ones by chance, in order, at most `ROWS`."""
+    rng = np.random.default_rng([seed, 35])
+    order = np.argsort((target.numpy() < 0) + 0.5 * rng.random(len(target)), kind="stable")
+    return np.sort(order[:ROWS])
+
+
 def folds(target: Tensor, n_old: int, seed: int) -> list[Fold]:
     """Two folds in which every known class is hidden once, alternating by size; none where too few classes have labels."""
     count = torch.bincount(target[target >= 0], minlength=n_old)
@@ -120,6 +127,10 @@ class Confidence:
     expected: float  # accuracy on unlabelled rows
     low: float
     high: float  # in nine of ten cases
+
+    def expected_facts(self) -> dict[str, float]:
+        """The accuracy to expect on unlabelled pictures, in percent, with nine of ten cases between `low` and `high`."""
+        return {name: round(100 * getattr(self, name), 1) for name in ("expected", "low", "high")}
 
     def of_heads(self, n_old: int, mean_odds: Tensor) -> tuple[Tensor, Tensor]:
         """Slope and shift of every head, given the mean odds of its rows: (C,), (C,)."""

