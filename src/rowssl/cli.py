@@ -25,6 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+COLLAPSED = 4  # exit code of a fit whose answer is none
 LONGEST_SENTENCE = 1000  # characters of a refusal: an argument of any length may stand in it
 OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # how torch says it, of the CPU and of a GPU
 METHOD_HELP = "auto [default], transfer, dts, simgcd, gcd, bacon, orca, trssl, opencon, promptcal or kmeans."
@@ -178,6 +179,12 @@ def fit(
     batch_size: Annotated[int | None, typer.Option(help="Rows per step.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The first answer, without tuning: auto and transfer.")
+    ] = False,
+    time_limit: Annotated[
+        float | None, typer.Option(help="Seconds; tuning that would end later is left out: auto and transfer.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda.")] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Any option: method.options.tau_max=0.8 (repeatable).")
@@ -202,6 +209,7 @@ def fit(
         "encoder.cache_workers": cache_workers, "method.name": method,
         "classes": parse_classes(classes), "train.epochs": epochs,
         "train.batch_size": batch_size, "train.lr": lr, "seed": seed, "train.device": device,
+        "train.time_limit": time_limit, "method.options.tune": False if quick else None,
     }  # fmt: skip
     lay_over(content, given, overrides or [])
     run_config = build_config(content, " + ".join(map(str, config)) if config else "options")
@@ -211,12 +219,17 @@ def fit(
     from rowssl.evaluate import print_metrics
     from rowssl.fit import fit as run_fit
     from rowssl.progress import out as console
+    from rowssl.report.terminal import print_trust
 
     run = run_fit(run_config, out)
     if rank() != 0:
         return
     if run.evaluation is not None:
         print_metrics(run.metrics, console)
+    print_trust(run.metrics, console)
+    if run.metrics["problem"]:
+        _warn(f"{run.metrics['problem']} What there is: {out / 'report.html'}")
+        raise typer.Exit(COLLAPSED)
     found = run.metrics["classes"]["estimated"]
     console.print(
         f"{found} class{'' if found == 1 else 'es'} found in {run.seconds:.1f} s: {out / 'report.html'}",
@@ -231,6 +244,12 @@ app.command()(encoders)
 
 
 app.add_typer(use)
+
+
+def _warn(sentence: str) -> None:
+    from rowssl.data.images import printable
+
+    print(f"rowssl: {printable(sentence)}", file=sys.stderr)
 
 
 def _refuse(sentence: str) -> NoReturn:

@@ -92,6 +92,9 @@ class TrainConfig(Strict):
     save_seconds: float = Field(default=30.0, ge=0)
     save_within_seconds: float = Field(default=120.0, ge=0)
     device: str = "auto"
+    time_limit: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False
+    )  # seconds; what would end later is not begun
 
 
 class RunConfig(Strict):
@@ -112,7 +115,7 @@ class RunConfig(Strict):
         what the defaults come to for some data is one of the facts. Version 1 kept them.
         """
         content = self.model_dump(mode="json", exclude_defaults=version > 1)
-        beside = (("train", "save_seconds"), ("train", "save_within_seconds"), ("train", "evaluate_every"),
+        beside = (("train", "save_seconds"), ("train", "save_within_seconds"), ("train", "evaluate_every"), ("train", "time_limit"),
                   ("encoder", "cache"), ("encoder", "cache_workers"), ("data", "max_bad"))  # fmt: skip
         for group, name in beside:
             content.get(group, {}).pop(name, None)

@@ -9,6 +9,7 @@ from rowssl.config import build_config
 from rowssl.evaluate import print_metrics
 from rowssl.fit import fit
 from rowssl.progress import out
+from rowssl.report.terminal import print_trust
 
 STORY = (
     "Handwritten digits. 0-4 have a few labels, 5-9 have none; class sizes are long-tailed, and what is rare among the "
@@ -33,6 +34,7 @@ def run_demo(folder: Path, *, method: str, seed: int) -> Path:
     out.print(STORY)
     run = fit(build_config(demo_config(method, seed)), folder)
     print_metrics(run.metrics, out)
+    print_trust(run.metrics, out)
     report = (folder / "report.html").resolve()
     out.print(
         f"\n{run.metrics['classes']['estimated']} classes in {run.seconds:.1f} s. Open the report: {report}",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from rowssl import methods
+from rowssl import distributed, methods
 from rowssl.config import EncoderConfig, RunConfig
 from rowssl.data.loader import ArraySource, Source
 from rowssl.data.table import Table
@@ -20,6 +20,7 @@ from rowssl.nn.encoders import BUILT_IN, Encoder, best_available, build_encoder,
 from rowssl.nn.reduce import Reduction, fit_reduction, reduce_source
 from rowssl.nn.tails import AdapterTail
 from rowssl.problem import Problem
+from rowssl.progress import err
 from rowssl.training_plan import cached_views
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Features:
     tuning: Callable[[], Source] | None = (
         None  # opens the labelled rows alone, with augmented views, for methods that tune
     )
+    tuning_seconds: float = 0.0  # what tuning will take, as forecast
     views: int | None = None  # of each image that are cached; 0 = made on the fly, None = there are no images
 
     @property
@@ -91,10 +93,11 @@ def open_features(
         update={"name": name, "image_size": size, "tail": tail, "views": views, "viewed": viewed}
     )
     asked = _asked(problem, chosen)
+    expected = _forecast(asked, encoder, chosen, problem, method.tunes)
     opened = {what: partial(_trunk, asked[what], encoder, chosen, problem, seed, str(device), on) for what in asked}
     features = Features(
         encoder, opened["train"](), opened["test"]() if "test" in opened else None, why,
-        views=views, tail=tail, tuning=opened.get("labelled"),
+        views=views, tail=tail, tuning=opened.get("labelled"), tuning_seconds=expected,
     )  # fmt: skip
     return features if method.tunes else _reduced(features, chosen, seed, reduction)
 
@@ -177,6 +180,31 @@ def _asked(problem: Problem, config: EncoderConfig) -> dict[str, Asked]:
     if test and (problem.test_rows is None or len(problem.test_rows)):
         asked["test"] = (test, problem.test_rows, 0)
     return asked
+
+
+def _forecast(asked: dict[str, Asked], encoder: Encoder, config: EncoderConfig, problem: Problem, tunes: bool) -> float:
+    """Say how long it will take; returns the seconds of tuning."""
+    from rowssl.forecast import missing, seconds_per_picture, sentence, tuning_seconds
+    from rowssl.methods.tuning import Tuning
+    from rowssl.nn.trunk import FreshSource
+
+    if (config.views == 0 and not tunes) or distributed.rank() != 0:
+        return 0.0
+    sources = {
+        what: FreshSource(table, encoder, _recipe(encoder, config), config.view_seed, rows=rows, fixed_views=views)
+        for what, (table, rows, views) in asked.items()
+    }
+    todo = {what: missing(source, _cache(config)) for what, source in sources.items()}
+    later = todo.pop("labelled", 0)
+    tuned = "labelled" in sources
+    if not sum(todo.values()) and not tuned:
+        return 0.0
+    rate = seconds_per_picture(sources["train"])
+    labels = int((problem.targets >= 0).sum())
+    seconds = tuning_seconds(rate, later, Tuning().samples_for(labels), len(sources["train"])) if tuned else 0.0
+    if said := sentence(sum(todo.values()), rate * sum(todo.values()), seconds):
+        err.print(said, markup=False, soft_wrap=True)
+    return seconds
 
 
 def _recipe(encoder: Encoder, config: EncoderConfig) -> ViewRecipe:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rowssl import distributed
 from rowssl.checkpoint import Checkpoints
+from rowssl.collapse import collapse
 from rowssl.config import RunConfig
 from rowssl.continued import open_start
 from rowssl.data.loader import FeatureAugmentation, Feed, makes_views
@@ -30,6 +31,7 @@ from rowssl.judge import judge, tail_measure
 from rowssl.memory import peak_memory, reused_blocks
 from rowssl.methods import build_method, check_method
 from rowssl.methods.base import Method
+from rowssl.methods.transfer import Transfer
 from rowssl.problem import Problem, load_problem
 from rowssl.progress import bar, err
 from rowssl.results import Answers, ClassIds, answer, name_heads
@@ -73,6 +75,8 @@ def fit(config: RunConfig, out: Path | None = None, *, problem: Problem | None =
     report.html nor model/ is written.
     """
     check_method(config.method.name, config.method.options)
+    if config.train.time_limit is not None and config.method.name not in ("auto", "transfer"):
+        raise InputError(f"--time-limit goes with --method auto or transfer, not with {config.method.name}.")
     distributed.start()
     with alone(out):
         return _fit(config, out, problem, report)
@@ -106,6 +110,8 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
         config.method.name, features.encoder.tail, options,
         n_old=problem.n_old, n_classes=classes, n_rows=len(problem.table), seed=config.seed,
     ).to(device)  # fmt: skip
+    if isinstance(method, Transfer) and config.train.time_limit is not None:
+        method.ends = began + config.train.time_limit
     if start is not None:
         start.warm(method, problem, features)
     beginning = [] if start is None else [start.digest]
@@ -126,6 +132,10 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
         metrics = {
             **(evaluation.metrics if evaluation else {}),
             **method.facts(),
+            "problem": collapse(answers.head, problem.targets, names.ids, problem.n_old),
+            "without_pictures": [
+                names.ids[one] for one in without_pictures(answers.head, problem.targets, problem.n_old)
+            ],
             "classes": {"heads": classes, "how": how, "estimated": len(np.unique(answers.head))},
             "seconds": round(seconds, 2),
             "peak_memory_mb": round(peak_memory() / 2**20, 1),
@@ -219,7 +229,7 @@ def build_feed(config: RunConfig, problem: Problem, features: Features, device: 
     return Feed(
         features.train, problem.targets,
         batch_size=batch_size, epochs=epochs, seed=config.seed, augmentation=augmentation, device=device,
-        tuning=features.tuning,
+        tuning=features.tuning, tuning_seconds=features.tuning_seconds,
     )  # fmt: skip
 
 

@@ -106,9 +106,11 @@ class Feed:
         augmentation: FeatureAugmentation | None = None,
         device: str | torch.device = "cpu",
         tuning: Callable[[], Source] | None = None,
+        tuning_seconds: float = 0.0,
     ) -> None:
         self.source, self.device = source, torch.device(device)
         self.tuning = tuning  # opens the labelled rows alone, in order, with augmented views
+        self.tuning_seconds = tuning_seconds  # what it will take, as forecast
         self.targets = torch.from_numpy(np.asarray(targets, dtype=np.int64)).to(self.device)
         self.labelled = np.flatnonzero(targets >= 0)
         self.unlabelled = np.flatnonzero(targets < 0)

@@ -132,6 +132,12 @@ class Confidence:
         """The accuracy to expect on unlabelled pictures, in percent, with nine of ten cases between `low` and `high`."""
         return {name: round(100 * getattr(self, name), 1) for name in ("expected", "low", "high")}
 
+    def of_rows(self, trial: Trial) -> np.ndarray:
+        """How likely the answers of a trial are right, (m,)."""
+        known = self.known[0] * trial.odds + self.known[1]
+        novel = self.novel[0] * trial.odds + self.novel[1] + self.novel[2] * trial.cluster_odds
+        return 1 / (1 + np.exp(-np.where(trial.novel, novel, known)))
+
     def of_heads(self, n_old: int, mean_odds: Tensor) -> tuple[Tensor, Tensor]:
         """Slope and shift of every head, given the mean odds of its rows: (C,), (C,)."""
         slope, shift = torch.full_like(mean_odds, self.novel[0]), self.novel[1] + self.novel[2] * mean_odds
@@ -158,6 +164,31 @@ def calibrate(trials: list[Trial], share_novel: float, seed: int = 0) -> Confide
     low, high = np.quantile(spread, [0.05, 0.95])
     mean = float(sums.sum() / weights.sum())
     return Confidence((known[1], known[0]), (both[1], both[0], both[2]), mean, float(low), float(high))
+
+
+def reliability(trials: list[Trial], share_novel: float, bins: int = 10) -> dict[str, list[list[float]]]:
+    """Mean confidence, share right and number of answers in each bin, of known and of novel answers apart.
+
+    Every fold is judged by a calibration fitted on the others; with one fold there is nothing to say.
+    """
+    if len(trials) < 2:
+        return {}
+    found: dict[str, list[list[float]]] = {}
+    said, right, novel = [], [], []
+    for number, trial in enumerate(trials):
+        rule = calibrate([other for at, other in enumerate(trials) if at != number], share_novel)
+        said.append(rule.of_rows(trial))
+        right.append(trial.right)
+        novel.append(trial.novel)
+    confidence, correct, new = np.concatenate(said), np.concatenate(right), np.concatenate(novel)
+    for kind, mask in (("known", ~new), ("novel", new)):
+        place = np.minimum((confidence[mask] * bins).astype(int), bins - 1)
+        found[kind] = [
+            [round(float(values[mask][place == one].mean()), 4) for values in (confidence, correct)]
+            + [int((place == one).sum())]
+            for one in np.unique(place)
+        ]
+    return found
 
 
 def _logistic(x: np.ndarray, right: np.ndarray, weight: np.ndarray) -> list[float]:

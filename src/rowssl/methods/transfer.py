@@ -23,7 +23,17 @@ from rowssl.cluster import kmeans, semi_supervised_kmeans
 from rowssl.data.loader import Feed, Source
 from rowssl.methods.base import Method, joined, seeded_rows
 from rowssl.methods.readout import BEYOND
-from rowssl.methods.rehearsal import Confidence, Fold, Trial, calibrate, folds, rehearsal_rows, score, try_out
+from rowssl.methods.rehearsal import (
+    Confidence,
+    Fold,
+    Trial,
+    calibrate,
+    folds,
+    rehearsal_rows,
+    reliability,
+    score,
+    try_out,
+)
 from rowssl.methods.tuning import Tuning, tune
 from rowssl.nn.heads import TEMPERATURE
 from rowssl.nn.tails import AdapterTail
@@ -216,17 +226,17 @@ class Transfer(Method):
         *,
         rho: float | None = None,  # shrinkage of W; None: chosen on hidden known classes
         tune: bool = True,  # train the encoder's last stage on the labels, where the tail is one
-        seconds: float | None = None,  # no tuning that would end later than so many seconds from now
         rounds: int = ROUNDS,
         **common: Any,
     ) -> None:
         super().__init__(self.wrap_tail(tail, {}), **common)
         self.rho, self.tune, self.rounds = rho, tune, rounds
-        self.ends = None if seconds is None else time.monotonic() + seconds
+        self.ends: float | None = None  # on the monotonic clock: no tuning that would end later
         self.trials: dict[Candidate, list[Trial]] = {}
         self.tried: list[dict[str, Any]] = []  # every candidate with its score
         self.chosen: Candidate | None = None
         self.confidence: Confidence | None = None
+        self.reliability: dict[str, list[list[float]]] = {}
         self.note = ""
 
     @staticmethod
@@ -254,8 +264,11 @@ class Transfer(Method):
         self.trials = self._rehearse(feed, target, frozen)
         self.chosen = self._choose(frozen)
         self._answer(feed, target)
-        yield "the last stage is now tuned on the labels" if tuned else ""
-        if tuned and self._in_time(feed):
+        if tuned and not self._in_time(feed):
+            self.note = f"tuning would take about {feed.tuning_seconds:.0f} s more, which the time limit does not leave"
+            tuned = []
+        yield "the last stage is now tuned on the labels" if tuned else self.note
+        if tuned:
             assert feed.tuning is not None
             views = feed.tuning()
             self.trials |= self._rehearse(feed, target, tuned, views)
@@ -271,14 +284,14 @@ class Transfer(Method):
         return self.tune and feed.tuning is not None and int((count >= 2).sum()) >= 2
 
     def _in_time(self, feed: Feed) -> bool:
-        """Whether there is time left to begin with tuning."""
-        return self.ends is None or time.monotonic() < self.ends
+        """Whether tuning would end before the limit."""
+        return self.ends is None or time.monotonic() + feed.tuning_seconds < self.ends
 
     def facts(self) -> dict[str, Any]:
         """What was tried, what was chosen, and how often it is expected to be right."""
         found: dict[str, Any] = {"tried": self.tried, "chosen": str(self.chosen)}
         if self.confidence is not None:
-            found["expected"] = self.confidence.expected_facts()
+            found |= {"expected": self.confidence.expected_facts(), "reliability": self.reliability}
         return found
 
     def _answer(self, feed: Feed, target: Tensor) -> None:
@@ -293,6 +306,7 @@ class Transfer(Method):
             free = nearest_centroid(x, centroids)[target < 0]
             share_novel = float((free >= self.n_old).float().mean()) if len(free) else 0.0
             self.confidence = calibrate(trials, share_novel, self.seed)
+            self.reliability = reliability(trials, share_novel)
             self.classifier.calibrate(*self.confidence.of_heads(self.n_old, mean_odds(x, centroids)))
 
     def _start(self, candidate: Candidate) -> Callable[..., Tensor]:
@@ -371,9 +385,14 @@ class Transfer(Method):
             what = "rehearsal: tuning without the labels of half of the classes"
         with torch.enable_grad():
             return tune(
-                self.metric.inner, unit_root, views, classes, Tuning(), rows=used, seed=self.seed,
+                self.metric.inner, self._unit(views), views, classes, Tuning(), rows=used, seed=self.seed,
                 progress=distributed.rank() == 0, what=what,
             )  # fmt: skip
+
+    def _unit(self, views: Source) -> Callable[[Tensor], Tensor]:
+        """unit(f^p) with a gradient at 0; p = 1/2 for features that are never negative."""
+        some = self.metric.inner(views.clean(np.arange(min(64, len(views)))))
+        return unit_root if bool((some >= 0).all()) else lambda f: F.normalize(f, dim=1)
 
     def _fit_metric(self, feed: Feed, target: Tensor, chosen: Candidate) -> Tensor:
         """Set power, mean, components and whitening; returns x (N, d)."""

@@ -40,6 +40,10 @@ class Tuning:
         """Steps for so many labelled rows."""
         return int(min(self.most_steps, max(self.steps, self.epochs * math.ceil(rows / self.batch_size))))
 
+    def samples_for(self, rows: int) -> int:
+        """Rows that pass the stage in all trainings: the last, and one for each of two folds with less than half of the labels."""
+        return self.batch_size * (self.steps_for(rows) + 2 * self.steps_for(round(0.4 * rows)))
+
 
 def tune(
     stage: nn.Module,

@@ -48,6 +48,7 @@ def build_report(run: Run | StoredRun, review: np.ndarray, *, title: str | None 
         class_names_truth=problem.class_names if evaluation else None,
         skipped=[(s.name, s.reason) for s in problem.table.skipped],
         profile_svg=problem.profile_svg,
+        trust=run.metrics,
     )
 
 

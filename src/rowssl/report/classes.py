@@ -39,6 +39,12 @@ def summary(data: ReportData, pictures: Pictures) -> str:
     return f"{count(len(data.classes), 'class', 'classes')} found in {rows}: {split}."
 
 
+def warning(data: ReportData) -> str:
+    """What is wrong with the whole answer, if anything."""
+    said = (data.trust or {}).get("problem")
+    return f'<p class="warning" role="alert">{escape(str(said))}</p>' if said else ""
+
+
 def headline(data: ReportData, pictures: Pictures) -> str:
     """The few numbers a person looks for first."""
     known = sum(card.known for card in data.classes)
@@ -53,7 +59,11 @@ def headline(data: ReportData, pictures: Pictures) -> str:
     if sizes:
         ratio = f"{max(sizes) / min(sizes):.0f}\u202f:\u202f1"
         tiles.append((ratio, "largest to smallest", f"{max(sizes):,} to {min(sizes):,}"))
-    if confidences:
+    expected = (data.trust or {}).get("expected") or {}
+    low, middle, high = (finite(expected.get(key)) for key in ("low", "expected", "high"))
+    if low is not None and middle is not None and high is not None:
+        tiles.append((f"{middle:.0f}\u202f%", "expected right", f"{low:.0f} to {high:.0f}\u202f%, from hidden classes"))
+    elif confidences:
         tiles.append((percent(sum(confidences) / len(confidences)), "mean confidence", f"over all {noun(pictures)}s"))
     for key, label, basis in (("in_bacc", "In-bACC", "on unseen images"), ("tr_bacc", "Tr-bACC", "on unlabelled rows")):
         value = finite(((data.metrics or {}).get(key) or {}).get("all"))

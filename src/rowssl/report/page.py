@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rowssl.checkpoint import write_text
-from rowssl.report import atlas, charts, classes, metrics, pictures
+from rowssl.report import atlas, charts, classes, metrics, pictures, trust
 from rowssl.report.markup import clean, count, escape, json_for_script, section
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -71,6 +71,7 @@ class ReportData:
     class_names_truth : names of the lines of `confusion`.
     skipped : unreadable files and the reason.
     profile_svg : picture of the class sizes, a complete SVG document.
+    trust : what metrics.json says of the answer itself: `tried`, `expected`, `reliability`, `problem`.
     """
 
     title: str
@@ -90,6 +91,7 @@ class ReportData:
     class_names_truth: Sequence[str] | None
     skipped: Sequence[tuple[str, str]] = ()
     profile_svg: str | None = None
+    trust: dict[str, Any] | None = None
 
 
 def write_report(data: ReportData, path: Path) -> Path:
@@ -149,12 +151,13 @@ def assemble(data: ReportData, shown: pictures.Pictures) -> str:
         section("map", "Map", atlas.map_section(data, shown), "Neighbours on the map look alike to the model."),
         section("review", "To review", classes.review(data, shown), "Most doubtful first: a look at these helps most."),
         section("metrics", "Against the truth", metrics.metrics_section(data)),
+        section("trust", "How sure", trust.trust_section(data.trust)),
         section("training", "Training", charts.training_curves(data.curves)),
         section("sizes", "Class sizes", profile(data.profile_svg)),
         section("run", "What was run", facts(data.facts)),
         section("unreadable", "Unreadable files", skipped(data.skipped), "Left out of everything above."),
     ]
-    names = ("Classes", "Map", "Review", "Metrics", "Training", "Sizes", "Run", "Unreadable")
+    names = ("Classes", "Map", "Review", "Metrics", "Trust", "Training", "Sizes", "Run", "Unreadable")
     links = "".join(f'<a href="#{name.lower()}">{name}</a>' for name, part in zip(names, parts, strict=True) if part)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -163,7 +166,8 @@ def assemble(data: ReportData, shown: pictures.Pictures) -> str:
         '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
         f"<title>{escape(data.title)}</title>\n<style>\n{style}</style>\n<style>\n{shown.css()}\n</style>\n</head>\n"
         f"<body>\n<header><h1>{escape(data.title)}</h1>"
-        f'<p class="summary">{escape(classes.summary(data, shown))}</p>{classes.headline(data, shown)}</header>\n'
+        f'<p class="summary">{escape(classes.summary(data, shown))}</p>{classes.warning(data)}'
+        f"{classes.headline(data, shown)}</header>\n"
         f'<nav aria-label="Parts of this page"><div>{links}</div></nav>\n<main>\n{"".join(parts)}</main>\n'
         "<footer>Made by rowssl. This file is complete in itself: it loads nothing from the network.</footer>\n"
         f'<script type="application/json" id="data">{json_for_script(atlas.map_data(data, shown))}</script>\n'
