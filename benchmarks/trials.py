@@ -4,8 +4,8 @@
     python benchmarks/trials.py --methods auto transfer --seeds 0 1 2 --count auto
     python benchmarks/trials.py --quick                                      # two small collections it draws itself
 
-A collection is a folder with `photos/`, `new/`, `truth.csv`, `new-truth.csv` and `labels-*.csv`; the truth judges and is shown to no
-method. Everything sees the same encoder, the one that comes with rowssl. Accuracy is the mean over the classes of the new
+A collection is a folder with `photos/`, `new/`, `truth.csv`, `new-truth.csv` and `labels-*.csv`; the truth judges and no method
+sees it. Everything sees the same encoder, the one that comes with rowssl. Accuracy is the mean over the classes of the new
 pictures that are right *as a user judges it*: a known class must have that very name; clusters of novel classes are
 matched one to one on the unlabelled training pictures, once. Beside it stands In-bACC, the protocol's number. ECE is of
 the new pictures, in points, apart for answers that name a known and a novel class. `seconds` are those of the method

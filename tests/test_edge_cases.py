@@ -103,7 +103,7 @@ def test_one_label_per_class(call: Call, tmp_path: Path) -> None:
 
 def test_three_rows_in_a_class(call: Call, tmp_path: Path) -> None:
     x, truth = clusters([20, 12, 3])
-    classes = fitted(call, tmp_path, x, told(truth, [0, 1, 2, 3, 4, 32]))
+    classes = fitted(call, tmp_path, x, told(truth, [0, 1, 2, 3, 4, 32]), "--classes", 3)
     assert abs(int(classes["0"]["size"]) - 20) <= 1
     assert {"2", "novel-01"} <= set(classes)
 

@@ -27,7 +27,7 @@ def test_batch_and_epochs_by_size(rows, from_scratch, expected):
 
 
 def with_epochs(epochs: int, **encoder: object) -> RunConfig:
-    return build_config({"train": {"epochs": epochs}, "encoder": encoder})
+    return build_config({"train": {"epochs": epochs}, "encoder": encoder, "method": {"name": "dts"}})
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,9 @@ def test_views_that_are_asked_for_stay(pixels: Encoder) -> None:
 
 
 def test_what_gets_no_noise_has_two_views_at_the_least(pixels: Encoder) -> None:
-    assert cached_views(build_config({"train": {"epochs": 5, "noise": 0.0}}), 2000, pixels) == 2
+    assert (
+        cached_views(build_config({"train": {"epochs": 5, "noise": 0.0}, "method": {"name": "dts"}}), 2000, pixels) == 2
+    )
     scratch = build_encoder("convnet", image_size=16)
     assert len(scratch.trunk_shape) > 1
     assert cached_views(with_epochs(1), 2000, scratch) == 2

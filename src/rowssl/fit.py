@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rowssl import distributed
 from rowssl.checkpoint import Checkpoints
-from rowssl.collapse import collapse
+from rowssl.collapse import collapse, without_pictures
 from rowssl.config import RunConfig
 from rowssl.continued import open_start
 from rowssl.data.loader import FeatureAugmentation, Feed, makes_views

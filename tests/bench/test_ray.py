@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nn.test_trunk_fill import config_of, files_of, make_pictures
-from rowssl.config import DataConfig, RunConfig
+from rowssl.config import DataConfig, MethodConfig, RunConfig
 from rowssl.features import open_features
 from rowssl.nn import trunk_cache
 from rowssl.problem import load_problem
@@ -85,7 +85,10 @@ def test_the_trunk_cache_is_filled_by_ray_whoever_is_killed(tmp_path, monkeypatc
     pictures.mkdir()
     make_pictures(pictures)
     monkeypatch.setattr(trunk_cache, "SHARD_ROWS", 2)
-    open_features(load_problem(DataConfig(source=str(pictures))), RunConfig(encoder=config_of(one)))
+    open_features(
+        load_problem(DataConfig(source=str(pictures))),
+        RunConfig(encoder=config_of(one), method=MethodConfig(name="dts")),
+    )
 
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"}
     command = [sys.executable, "-c", FILL, str(pictures), str(ray)]

@@ -214,4 +214,4 @@ def test_what_is_chosen_without_being_asked_is_never_fetched(
     assert best_available(False)[0] == "identity"
     assert best_available(True)[0] == "efficientnet_lite0"
     working = [row.spec for row in available_encoders() if row.works]
-    assert working == ["efficientnet_lite0", "convnet", "pixels", "identity"]
+    assert working == ["efficientnet_lite0", "convnet", "gradients", "pixels", "identity"]

@@ -18,7 +18,7 @@ from PIL import Image
 from nn.test_trunk import RECIPE, make_encoder, make_table
 from rowssl.bench.cells import Cell
 from rowssl.bench.pool import LocalRunner
-from rowssl.config import DataConfig, EncoderConfig, RunConfig, build_config
+from rowssl.config import DataConfig, EncoderConfig, MethodConfig, RunConfig, build_config
 from rowssl.crew import Crew, open_crew, work
 from rowssl.data.table import Table
 from rowssl.errors import InputError
@@ -95,7 +95,7 @@ def test_killed_processes_are_replaced_and_the_bytes_are_those_of_one(
 ) -> None:
     problem = load_problem(DataConfig(source=str(pictures)))
     assert len(problem.table) == PICTURES - 1
-    open_features(problem, RunConfig(encoder=config_of(tmp_path / "one")))
+    open_features(problem, RunConfig(encoder=config_of(tmp_path / "one"), method=MethodConfig(name="dts")))
     capfd.readouterr()
 
     config = config_of(tmp_path / "two", workers=2)

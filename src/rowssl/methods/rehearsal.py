@@ -160,7 +160,7 @@ def calibrate(trials: list[Trial], share_novel: float, seed: int = 0) -> Confide
     sums, weights = np.bincount(groups, weight * right), np.bincount(groups, weight)
     rng = np.random.default_rng([seed, 34])
     drawn = rng.integers(len(sums), size=(1000, len(sums)))
-    spread = sums[drawn].sum(1) / weights[drawn].sum(1)
+    spread = sums[drawn].sum(1) / np.maximum(weights[drawn].sum(1), 1e-12)
     low, high = np.quantile(spread, [0.05, 0.95])
     mean = float(sums.sum() / weights.sum())
     return Confidence((known[1], known[0]), (both[1], both[0], both[2]), mean, float(low), float(high))

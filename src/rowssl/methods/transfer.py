@@ -34,7 +34,7 @@ from rowssl.methods.rehearsal import (
     score,
     try_out,
 )
-from rowssl.methods.tuning import Tuning, tune
+from rowssl.methods.tuning import Guessed, Tuning, tune
 from rowssl.nn.heads import TEMPERATURE
 from rowssl.nn.tails import AdapterTail
 from rowssl.ward import free_clusters, ward_tree, weighted_ward_tree
@@ -47,8 +47,10 @@ MICRO, MICRO_SAMPLE = 4_096, 65_536  # micro-clusters, and the rows they are fou
 HALF = 100_000  # rows; above, what is kept of each is float16
 PIECE = 16_384  # rows that are compared with the centroids together
 RHOS = (0.05, 0.15, 0.4, 1.0)
-USUAL_RHO = 0.15
+USUAL = ((40, 0.15), (10, 0.4), (0, 1.0))  # rho from so many degrees of freedom of W on
 ROUNDS = 10
+SURE = 0.3  # of the rows of a class whose guesses are learnt
+GUESSES_FROM = 12_000  # rows that guesses are made for
 
 
 class MetricTail(nn.Module):
@@ -135,27 +137,29 @@ def whitening(within: Tensor, rho: float) -> Tensor:
     return (vectors * values.clamp_min(1e-9).rsqrt() @ vectors.T).float()
 
 
-def first_centroids(x: Tensor, target: Tensor, n_old: int, n_classes: int, seed: int = 0) -> Tensor:
+def first_centroids(
+    x: Tensor, target: Tensor, n_old: int, n_classes: int, seed: int = 0, *, exact: int = EXACT, count: int = MICRO
+) -> Tensor:
     """Means of the known classes, and of the largest clusters without a labelled row in a cut of Ward's tree: (C, d), unit.
 
-    Above `EXACT` rows the tree is one of micro-clusters; one that holds a labelled row counts as labelled. Directions of
+    Above `exact` rows the tree is one of `count` micro-clusters; one that holds a labelled row counts as labelled. Directions of
     classes for which no rows are left are zero.
     """
     labelled = target >= 0
     sums = torch.zeros(n_classes, x.shape[1]).index_add_(0, target[labelled], x[labelled].float())
     free = n_classes - n_old
     if free and len(x) > 1:
-        if len(x) <= EXACT:
+        if len(x) <= exact:
             clusters = free_clusters(ward_tree(x), labelled.numpy(), free)
         else:
             some = np.sort(seeded_rows(len(x), MICRO_SAMPLE, seed))
-            micro = kmeans(x[torch.from_numpy(some)].float(), MICRO, seed=seed, n_init=1, max_iter=10)
+            micro = kmeans(x[torch.from_numpy(some)].float(), count, seed=seed, n_init=1, max_iter=10)
             nearest = nearest_centroid(x, F.normalize(micro.centers, dim=1))
-            size = torch.bincount(nearest, minlength=MICRO)
-            held = torch.bincount(nearest[labelled], minlength=MICRO) > 0
+            size = torch.bincount(nearest, minlength=count)
+            held = torch.bincount(nearest[labelled], minlength=count) > 0
             used = (size > 0).nonzero()[:, 0]
             tree = weighted_ward_tree(micro.centers[used].numpy(), size[used].numpy().astype(np.float64))
-            place = torch.full((MICRO,), -1)
+            place = torch.full((count,), -1)
             groups = free_clusters(tree, held[used].numpy(), free)
             for number, group in enumerate(groups):
                 place[used[torch.from_numpy(group)]] = number
@@ -200,17 +204,24 @@ def spherical_rounds(x: Tensor, target: Tensor, centroids: Tensor, rounds: int =
     return centroids
 
 
+STAGES = (
+    "frozen",
+    "tuned",
+    "taught",
+)  # as pretrained; tuned on the labels; tuned on labels and the surest guesses of that
+
+
 @dataclass(frozen=True)
 class Candidate:
     """One way to the answer, which hidden known classes judge."""
 
     rho: float | None  # None: no metric at all, features as they are
-    tuned: bool = False
+    stage: str = "frozen"
 
     def __str__(self) -> str:
         if self.rho is None:
             return "class means + k-means, as they are"
-        return f"{'tuned' if self.tuned else 'frozen'}, rho {self.rho:g}"
+        return f"{self.stage}, rho {self.rho:g}"
 
 
 class Transfer(Method):
@@ -237,6 +248,7 @@ class Transfer(Method):
         self.chosen: Candidate | None = None
         self.confidence: Confidence | None = None
         self.reliability: dict[str, list[list[float]]] = {}
+        self._after_labels: dict[bytes, nn.Module] = {}  # the stage tuned on the labels of these rows
         self.note = ""
 
     @staticmethod
@@ -259,10 +271,12 @@ class Transfer(Method):
         """The closed form on the stage as pretrained, and after it on the stage tuned on the labels."""
         rhos = RHOS if self.rho is None else (self.rho,)
         frozen = ([Candidate(None)] if self.plain else []) + [Candidate(rho) for rho in rhos]
-        tuned = [Candidate(rho, tuned=True) for rho in rhos] if self._can_tune(feed) else []
         target = feed.targets.cpu()
         self.trials = self._rehearse(feed, target, frozen)
-        self.chosen = self._choose(frozen)
+        # What nobody can judge is not tuned: a stage that learnt to tell two classes apart may have lost all others.
+        can_tune = self.tune and self.trials and feed.tuning is not None
+        tuned = [Candidate(rho, stage) for stage in STAGES[1:] for rho in rhos] if can_tune else []
+        self.chosen = self._choose(frozen, target)
         self._answer(feed, target)
         if tuned and not self._in_time(feed):
             self.note = f"tuning would take about {feed.tuning_seconds:.0f} s more, which the time limit does not leave"
@@ -272,16 +286,12 @@ class Transfer(Method):
             assert feed.tuning is not None
             views = feed.tuning()
             self.trials |= self._rehearse(feed, target, tuned, views)
-            self.chosen = self._choose(frozen + tuned)
-            if self.chosen.tuned:
-                self.metric.inner = self._tuned(feed, target, views, None)
+            self.chosen = self._choose(frozen + tuned, target)
+            if self.chosen.stage != "frozen":
+                labelled = (target >= 0).numpy()
+                self.metric.inner = self._tuned(feed, views, labelled, target, self.n_old, self.chosen.stage)
                 self._answer(feed, target)
             yield ""
-
-    def _can_tune(self, feed: Feed) -> bool:
-        """Whether there is a stage to tune, and a class with two labels to tune it on."""
-        count = torch.bincount(feed.targets[feed.targets >= 0].cpu(), minlength=1)
-        return self.tune and feed.tuning is not None and int((count >= 2).sum()) >= 2
 
     def _in_time(self, feed: Feed) -> bool:
         """Whether tuning would end before the limit."""
@@ -324,14 +334,21 @@ class Transfer(Method):
             return {}
         inputs = torch.cat([x for _, x in feed.chunks(rows)])
         trials: dict[Candidate, list[Trial]] = {one: [] for one in candidates}
-        spaces: dict[bool, Tensor] = {}
+        frozen = None if views is not None else self._spaces(self.metric.inner, inputs, candidates)
         for fold in all_folds:
-            if views is not None:
-                spaces = self._spaces(self._tuned(feed, feed.targets.cpu(), views, (rows, fold)), inputs, candidates)
-            elif not spaces:
-                spaces = self._spaces(self.metric.inner, inputs, candidates)
-            for one in candidates:
-                trials[one].append(self._trial(spaces[one.rho is None], fold, one))
+            shown = torch.full((len(feed),), -1)  # what the fold left of the labels, in its numbers
+            shown[torch.from_numpy(rows)] = fold.target
+            for stage in dict.fromkeys(one.stage for one in candidates):
+                chosen = [one for one in candidates if one.stage == stage]
+                spaces = frozen
+                if views is not None:
+                    labelled = (feed.targets.cpu() >= 0).numpy()
+                    spaces = self._spaces(
+                        self._tuned(feed, views, labelled, shown, fold.n_known, stage), inputs, chosen
+                    )
+                assert spaces is not None
+                for one in chosen:
+                    trials[one].append(self._trial(spaces[one.rho is None], fold, one))
         return trials
 
     def _spaces(self, stage: nn.Module, inputs: Tensor, candidates: list[Candidate]) -> dict[bool, Tensor]:
@@ -351,19 +368,26 @@ class Transfer(Method):
         start = self._start(one)(x, fold.target, fold.n_known, self.n_classes, self.seed)
         return try_out(x, fold, spherical_rounds(x, fold.target, start, self.rounds))
 
-    def _choose(self, candidates: list[Candidate]) -> Candidate:
-        """The best on hidden classes; among those within one standard error of it, the one nearest to the usual choice."""
-        usual = sorted(candidates, key=lambda one: (one.rho is None, not one.tuned, abs((one.rho or 1) - USUAL_RHO)))
+    def _choose(self, candidates: list[Candidate], target: Tensor) -> Candidate:
+        """The best on hidden classes; of those within one standard error of it, the one nearest to the usual choice.
+
+        None that did worse than the plain one is chosen.
+        """
+        rho = usual_rho(target)
+        usual = sorted(
+            candidates, key=lambda one: (one.rho is None, -STAGES.index(one.stage), abs((one.rho or 1) - rho))
+        )
         if not self.trials:
             return usual[0]
         share_novel = 1 - self.n_old / self.n_classes
         scores = {one: score(self.trials[one], share_novel) for one in candidates}
         best = max(usual, key=lambda one: float(scores[one].mean()))
+        floor = max((float(scores[one].mean()) for one in candidates if one.rho is None), default=0.0)
         chosen, self.tried = best, []
         for one in reversed(usual):
             gap = scores[best] - scores[one]
             error = float(gap.std(ddof=1)) / len(gap) ** 0.5
-            if gap.mean() <= error:
+            if gap.mean() <= error and scores[one].mean() >= floor:
                 chosen = one
             self.tried.append({
                 "candidate": str(one), "hidden_classes": round(100 * float(scores[one].mean()), 1),
@@ -374,20 +398,46 @@ class Transfer(Method):
         self.tried.reverse()
         return chosen
 
-    def _tuned(self, feed: Feed, target: Tensor, views: Source, part: tuple[np.ndarray, Fold] | None) -> nn.Module:
-        """The last stage trained on all labelled pictures, or on those whose label a fold left."""
-        labelled = (target >= 0).nonzero()[:, 0].numpy()
-        classes, used, what = target[target >= 0].numpy(), None, "tuning the last stage"
-        if part is not None:
-            rows, fold = part
-            kept = rows[(fold.target >= 0).numpy()]
-            used = np.searchsorted(labelled, kept)
-            what = "rehearsal: tuning without the labels of half of the classes"
-        with torch.enable_grad():
-            return tune(
-                self.metric.inner, self._unit(views), views, classes, Tuning(), rows=used, seed=self.seed,
-                progress=distributed.rank() == 0, what=what,
-            )  # fmt: skip
+    def _tuned(
+        self, feed: Feed, views: Source, viewed: np.ndarray, target: Tensor, n_known: int, stage: str
+    ) -> nn.Module:
+        """The last stage trained on the rows that target (N,) labels, which are some of those `viewed` (N,) marks; see `STAGES`."""
+        kept = (target >= 0).numpy()
+        rows = np.flatnonzero(kept[viewed])  # their places among the views
+        classes = target[torch.from_numpy(viewed)].numpy()
+        rehearsed = "rehearsal: " if kept.sum() < viewed.sum() else ""
+
+        def train(guessed: Guessed | None, what: str) -> nn.Module:
+            with torch.enable_grad():
+                return tune(
+                    self.metric.inner, self._unit(views), views, classes, Tuning(), rows=rows, guessed=guessed,
+                    seed=self.seed, progress=distributed.rank() == 0, what=f"{rehearsed}{what}",
+                )  # fmt: skip
+
+        found = self._after_labels.get(kept.tobytes()) or train(None, "tuning on the labels")
+        self._after_labels = {kept.tobytes(): found}
+        if stage == "tuned":
+            return found
+        return train(self._guess(feed, found, target, n_known), "tuning on labels and guesses")
+
+    def _guess(self, feed: Feed, stage: nn.Module, target: Tensor, n_known: int) -> Guessed:
+        """The closed form's answer for the rows it is surest of, a share of every class."""
+        some = np.sort(seeded_rows(len(feed), GUESSES_FROM, self.seed))
+        y = self._spaces(stage, torch.cat([x for _, x in feed.chunks(some)]), [Candidate(USUAL[0][1])])[False]
+        target = target[torch.from_numpy(some)]
+        whiten = whitening_of(y, target, usual_rho(target))
+        x = y if whiten is None else F.normalize(y @ whiten, dim=1)
+        centroids = spherical_rounds(
+            x, target, first_centroids(x, target, n_known, self.n_classes, self.seed), self.rounds
+        )
+        best, head = (x @ centroids.T).topk(min(2, len(centroids)), dim=1)
+        margin, label = (best[:, 0] - best[:, -1]).numpy(), head[:, 0].numpy()
+        free = np.flatnonzero((target < 0).numpy())
+        order = free[np.lexsort((-margin[free], label[free]))]  # class by class, the surest first
+        size = np.bincount(label[order], minlength=len(centroids))
+        place = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
+        sure = np.sort(order[place < np.ceil(SURE * size[label[order]])])
+        return Guessed(feed.source, some[sure], label[sure])
 
     def _unit(self, views: Source) -> Callable[[Tensor], Tensor]:
         """unit(f^p) with a gradient at 0; p = 1/2 for features that are never negative."""
@@ -427,6 +477,13 @@ class Transfer(Method):
         self.classifier.weight.copy_(F.normalize(directions, dim=1))
         self.classifier.gain.fill_(1.0)
         self.classifier.offset.copy_(torch.where(gone, -2.0 * BEYOND, 0.0))
+
+
+def usual_rho(target: Tensor) -> float:
+    """The shrinkage of W for so many labels, where nothing else decides."""
+    count = torch.bincount(target[target >= 0], minlength=1)
+    freedom = int((count - 1).clamp_min(0).sum())
+    return next(rho for least, rho in USUAL if freedom >= least)
 
 
 class Auto(Transfer):

@@ -11,6 +11,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,15 +35,29 @@ class Tuning:
     most_steps: int = 400
     batch_size: int = 32
     lr: float = 3e-4
+    smoothing: float = 0.1  # of the targets, where some of them are guesses
     keep: float = 0.3  # weight of the pretrained parameters in the mean at the end
 
     def steps_for(self, rows: int) -> int:
         """Steps for so many labelled rows."""
         return int(min(self.most_steps, max(self.steps, self.epochs * math.ceil(rows / self.batch_size))))
 
-    def samples_for(self, rows: int) -> int:
-        """Rows that pass the stage in all trainings: the last, and one for each of two folds with less than half of the labels."""
-        return self.batch_size * (self.steps_for(rows) + 2 * self.steps_for(round(0.4 * rows)))
+    def steps_with_guesses(self, rows: int) -> int:
+        """Steps where guesses are learnt, too, for so many rows in all: each takes part about once."""
+        return int(min(self.most_steps, max(2 * self.steps, math.ceil(rows / self.batch_size))))
+
+    def samples_for(self, labelled: int, rows: int) -> int:
+        """Rows that pass the stage in all trainings: on labels and on guesses, for the answer and for two rehearsals of it."""
+        on_labels = self.steps_for(labelled) + 2 * self.steps_for(round(0.4 * labelled))
+        return self.batch_size * (on_labels + 3 * self.steps_with_guesses(rows))
+
+
+class Guessed(NamedTuple):
+    """Rows without a label that a first answer is sure of."""
+
+    source: Source  # of all rows
+    rows: np.ndarray
+    label: np.ndarray
 
 
 def tune(
@@ -53,6 +68,7 @@ def tune(
     options: Tuning,
     *,
     rows: np.ndarray | None = None,
+    guessed: Guessed | None = None,
     seed: int = 0,
     progress: bool = True,
     what: str = "tuning the last stage",
@@ -67,17 +83,40 @@ def tune(
         Outputs of the stage (B, D) -> unit rows, as the method will use them.
     source, target, rows
         Trunk outputs of the labelled pictures with their views, their classes, and which of them to use (all by default).
+    guessed
+        Further rows whose classes are guesses, in the same numbers; only their clean view is used.
     """
     rows = np.arange(len(target)) if rows is None else rows
-    present, label = np.unique(target[rows], return_inverse=True)
+    known = len(rows)
+    classes = target[rows] if guessed is None else np.concatenate([target[rows], guessed.label])
+    present, label = np.unique(classes, return_inverse=True)
     tuned = copy.deepcopy(stage).requires_grad_(True)
     device = next(tuned.parameters()).device
     label_of = torch.from_numpy(label).to(device)
-    prior = torch.bincount(label_of).float().div(len(rows)).log()
+    prior = torch.bincount(label_of).float().div(len(label)).log()
+
+    def clean(batch: np.ndarray) -> Tensor:
+        """Clean trunk outputs by place: first the labelled rows, then those with a guess."""
+        mine = source.clean(rows[batch[batch < known]])
+        if guessed is None:
+            return mine
+        x = mine.new_empty(len(batch), *mine.shape[1:])
+        x[torch.from_numpy(batch < known)] = mine
+        x[torch.from_numpy(batch >= known)] = guessed.source.clean(guessed.rows[batch[batch >= known] - known])
+        return x
+
+    def views(batch: np.ndarray) -> Tensor:
+        """The clean view or, of labelled rows, one of the augmented ones, with the same chance each."""
+        which = rng.integers(-1, source.n_views, len(batch))
+        seen = (which >= 0) & (batch < known)
+        x = clean(batch)
+        if seen.any():
+            x[torch.from_numpy(seen)] = source.view(rows[batch[seen]], which[seen], 0)
+        return x
+
     with torch.no_grad():
-        start = torch.cat(
-            [feature(stage(source.clean(part).to(device))) for part in np.array_split(rows, max(1, len(rows) // 64))]
-        )
+        places = np.array_split(np.arange(len(label)), max(1, len(label) // 64))
+        start = torch.cat([feature(stage(clean(part).to(device))) for part in places])
     mean = start.mean(0)
     directions = torch.zeros(len(present), start.shape[1], device=device).index_add_(0, label_of, start - mean)
     directions = nn.Parameter(F.normalize(directions, dim=1))
@@ -86,19 +125,20 @@ def tune(
         {"params": [directions], "lr": HEAD_RATE * options.lr},
     ]
     optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
-    steps = options.steps_for(len(rows))
+    steps = options.steps_for(known) if guessed is None else options.steps_with_guesses(len(guessed.source))
+    smoothing = 0.0 if guessed is None else options.smoothing
     rates = [group["lr"] for group in optimiser.param_groups]
     rng = np.random.default_rng([seed, 31])
     waiting = np.empty(0, dtype=np.int64)
     with bar(what, steps, enabled=progress) as shown:
         for step in range(steps):
-            if len(waiting) < min(options.batch_size, len(rows)):
-                waiting = np.concatenate([waiting, rng.permutation(len(rows))])
+            if len(waiting) < min(options.batch_size, len(label)):
+                waiting = np.concatenate([waiting, rng.permutation(len(label))])
             batch, waiting = waiting[: options.batch_size], waiting[options.batch_size :]
             y = label_of[torch.from_numpy(batch).to(device)]
-            z = F.normalize(feature(tuned(_views(source, rows[batch], rng).to(device))) - mean, dim=1)
+            z = F.normalize(feature(tuned(views(batch).to(device))) - mean, dim=1)
             logits = SCALE * z @ F.normalize(directions, dim=1).T + prior
-            loss = F.cross_entropy(logits, y)
+            loss = F.cross_entropy(logits, y, label_smoothing=smoothing)
             decay = 0.5 * (1 + math.cos(math.pi * step / steps)) * min(1.0, (step + 1) / max(1.0, WARM_UP * steps))
             for group, rate in zip(optimiser.param_groups, rates, strict=True):
                 group["lr"] = rate * decay
@@ -110,13 +150,3 @@ def tune(
         for new, old in zip(tuned.parameters(), stage.parameters(), strict=True):
             new.lerp_(old, options.keep)
     return tuned.requires_grad_(False)
-
-
-def _views(source: Source, rows: np.ndarray, rng: np.random.Generator) -> Tensor:
-    """The clean view or one of the augmented ones of each row, with the same chance each."""
-    which = rng.integers(-1, source.n_views, len(rows))
-    clean = which < 0
-    x = source.view(rows, np.maximum(which, 0), 0)
-    if clean.any():
-        x[torch.from_numpy(clean)] = source.clean(rows[clean])
-    return x

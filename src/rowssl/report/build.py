@@ -31,7 +31,7 @@ def build_report(run: Run | StoredRun, review: np.ndarray, *, title: str | None 
     place = {head: position for position, head in enumerate(shown)}
     evaluation, centres = run.evaluation, _directions(run)
     return ReportData(
-        title=title or f"What {run.config.method.name.upper()} found in {problem.table.source or run.config.data.name}",
+        title=title or f"{_found(run.config.method.name)} in {problem.table.source or run.config.data.name}",
         facts=run.facts,
         classes=tuple(_card(run, head, centres, int(labelled[head])) for head in shown),
         row_names=problem.table.names,
@@ -50,6 +50,10 @@ def build_report(run: Run | StoredRun, review: np.ndarray, *, title: str | None 
         profile_svg=problem.profile_svg,
         trust=run.metrics,
     )
+
+
+def _found(method: str) -> str:
+    return "What was found" if method == "auto" else f"What {method.upper()} found"
 
 
 def _card(run: Run | StoredRun, head: int, centres: np.ndarray, labelled: int) -> ClassCard:

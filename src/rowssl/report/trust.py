@@ -21,7 +21,7 @@ def candidates(tried: Sequence[dict[str, Any]]) -> str:
     lines = []
     for one in tried:
         name = escape(str(one.get("candidate", "")))
-        name = f"<b>{name}</b> chosen" if one.get("chosen") else name
+        name = f"{name} <small>chosen</small>" if one.get("chosen") else f"<span>{name}</span>"
         cells = "".join(
             f"<td>{number(one.get(key))}</td>" for key in ("hidden_classes", "behind_best", "standard_error")
         )
