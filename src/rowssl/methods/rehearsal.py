@@ -105,9 +105,25 @@ def try_out(x: Tensor, fold: Fold, centroids: Tensor) -> Trial:
         clusters, classes = hungarian(share)
         match = torch.full((len(table),), -1)
         match[torch.from_numpy(clusters)] = torch.from_numpy(classes)
-        right[both] = match[rows] == columns
+        right = right.float()
+        right[both] = (match[rows] == columns).float() * _kept_without(table, rows, columns)
     values = (truth, hidden, novel, right, odds[asked], mean[answer])
     return Trial(*(value.numpy() for value in values))
+
+
+def _kept_without(table: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """How far each of the answers that were counted in a table (clusters, classes) would be matched if it had not been: 0.5 to 1.
+
+    A matching of few rows fits their chance: the mean of with and without the row itself is nearer to what new rows will see.
+    """
+    own = table[rows, columns] - 1
+    others = table.clone()
+    others[rows, columns] = -1
+    rest = torch.stack(
+        [table[:, column].index_fill(0, row, -1).max() for row, column in zip(rows, columns, strict=True)]
+    )
+    without = torch.where(own > rest, 1.0, torch.where(own == rest, 0.5, 0.0))
+    return 0.5 + 0.5 * without
 
 
 def score(trials: list[Trial], share_novel: float) -> np.ndarray:
