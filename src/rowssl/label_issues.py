@@ -3,7 +3,7 @@
 A model has seen every label, so it agrees with nearly all of them, wrong ones too. Three things make its stored features a
 judge: the metric is found anew from the unlabelled rows alone, since the spread of labelled ones was trained away; a labelled
 row is taken out of the mean of its own class; and how much a cosine says is learnt from all other labels. A label is doubted
-where another class is 100 times as likely, or 200 times a novel one, which has no labels to vouch for it.
+where another class is 300 times as likely, or a novel one 600 times, which has no labels to vouch for it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-RATIO = 100.0  # of likelihoods, above which a label is doubted
-NOVEL_RATIO = 200.0
+RATIO = 300.0  # of likelihoods, above which a label is doubted
+NOVEL_RATIO = 600.0
 SHRINK = 0.005  # of the covariance towards the identity
 SAMPLE = 20_000  # unlabelled rows that the covariance is found from, and labelled ones that the temperature is
 PIECE = 4_096  # rows that are looked at together
 TEMPERATURES = np.geomspace(0.01, 0.5, 25)
-FLOOR = 1e-3  # least probability that a label is charged for when the temperature is chosen: some labels are wrong
+WRONG = 0.2  # share of labels that may be anything when the temperature is chosen: else wrong ones would choose it
 
 
 def label_issues(
@@ -104,8 +104,9 @@ def _space(feature: np.ndarray, head: np.ndarray, targets: np.ndarray, n_classes
 
 def _temperature(cosine: Tensor, label: Tensor) -> float:
     """The temperature under which the labels are likeliest among the known classes, (n, K)."""
-    least = float(np.log(FLOOR))
-    score = [
-        float(F.log_softmax(cosine / t, dim=1).gather(1, label[:, None]).clamp_min(least).mean()) for t in TEMPERATURES
-    ]
+    chance = WRONG / cosine.shape[1]
+    score = []
+    for temperature in TEMPERATURES:
+        p = F.softmax(cosine / temperature, dim=1).gather(1, label[:, None])
+        score.append(float(torch.log((1 - WRONG) * p + chance).mean()))
     return float(TEMPERATURES[int(np.argmax(score))])
