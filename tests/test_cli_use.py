@@ -117,7 +117,7 @@ def test_predict_the_most_likely_classes(call: Call, own_run: Path, finished: Fi
     call("edit", own_run, "rename", "novel-01", "Monstera", "--no-report")
     model = load_model(own_run)
     edited = ask("--top", 4)
-    files = [path for path in map(Path, (row["file"] for row in edited))]
+    files = [row["file"] for row in edited]
     scores, label, _ = model.network.answer(model.trunk([Image.open(path).convert("RGB") for path in files]))
     names = [one.name for one in model.edits.classes]
     assert "Monstera" in names

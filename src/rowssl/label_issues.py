@@ -3,7 +3,7 @@
 A model has seen every label, so it agrees with nearly all of them, wrong ones too. Three things make its stored features a
 judge: the metric is found anew from the unlabelled rows alone, since the spread of labelled ones was trained away; a labelled
 row is taken out of the mean of its own class; and how much a cosine says is learnt from all other labels. A label is doubted
-where another class is 300 times as likely, or a novel one 600 times, which has no labels to vouch for it.
+where another class is 1000 times as likely, or a novel one 2000 times, which has no labels to vouch for it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-RATIO = 300.0  # of likelihoods, above which a label is doubted
-NOVEL_RATIO = 600.0
+RATIO = 1000.0  # of likelihoods, above which a label is doubted
+NOVEL_RATIO = 2000.0
 SHRINK = 0.005  # of the covariance towards the identity
 SAMPLE = 20_000  # unlabelled rows that the covariance is found from, and labelled ones that the temperature is
 PIECE = 4_096  # rows that are looked at together
