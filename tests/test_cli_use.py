@@ -92,6 +92,74 @@ def test_predict_on_a_terminal_is_a_table(call: Call, finished: Finished, new: P
     assert "┃" in text
 
 
+def test_predict_the_most_likely_classes(call: Call, own_run: Path, finished: Finished, new: Path):
+    from rowssl.model import load_model
+
+    def ask(*words: object) -> list[dict[str, str]]:
+        code, out, err = call("predict", own_run, new, *words)
+        assert code == 0, err
+        return list(csv.DictReader(out.splitlines()))
+
+    plain, rows = ask(), ask("--top", 3)
+    tops = [column for k in (1, 2, 3) for column in (f"top_{k}", f"probability_{k}")]
+    assert list(rows[0]) == [*plain[0], *tops]
+    for before, row in zip(plain, rows, strict=True):
+        assert {name: row[name] for name in before} == before
+        assert (row["top_1"], row["probability_1"], row["top_2"]) == (row["name"], row["confidence"], row["second"])
+        assert float(row["probability_1"]) >= float(row["probability_2"]) >= float(row["probability_3"]) >= 0
+    whole = ask("--top", 12)  # there are ten classes
+    assert all(row["top_10"] and not row["top_11"] and not row["probability_12"] for row in whole)
+    assert sum(float(row[f"probability_{k}"]) for k in range(1, 11) for row in whole[:1]) == pytest.approx(1, abs=2e-3)
+
+    # Merged, split and renamed classes are the classes that are listed.
+    call("edit", own_run, "merge", "novel-01", "novel-02", "--no-report")
+    call("edit", own_run, "split", "a", "--no-report")
+    call("edit", own_run, "rename", "novel-01", "Monstera", "--no-report")
+    model = load_model(own_run)
+    edited = ask("--top", 4)
+    files = [row["file"] for row in edited]
+    scores, label, _ = model.network.answer(model.trunk([Image.open(path).convert("RGB") for path in files]))
+    names = [one.name for one in model.edits.classes]
+    assert "Monstera" in names
+    for row, score, chosen in zip(edited, scores.numpy(), label.tolist(), strict=True):
+        order = [chosen, *[int(k) for k in np.argsort(-score, kind="stable") if k != chosen]]
+        assert [row[f"top_{k}"] for k in range(1, 5)] == [names[k] for k in order[:4]]
+        assert [float(row[f"probability_{k}"]) for k in range(1, 5)] == pytest.approx(score[order[:4]], abs=1e-3)
+    refused(call("predict", own_run, new, "--top", -1), "--top")
+
+
+def test_predict_abstains(call: Call, own_run: Path, new: Path, tmp_path: Path, monkeypatch):
+    from rowssl.progress import out as console
+
+    plain = list(csv.DictReader(call("predict", own_run, new)[1].splitlines()))
+    limit = sorted(float(row["confidence"]) for row in plain)[4] + 1e-3
+    unsure = sum(float(row["confidence"]) < limit for row in plain)
+    assert 0 < unsure < len(plain)
+    code, _, err = call("predict", own_run, new, "--abstain", limit, "--top", 2, "--out", tmp_path / "new.csv")
+    assert code == 0, err
+    assert f"{len(plain) - unsure} answered, {unsure} abstained" in err
+    rows = read(tmp_path / "new.csv")
+    assert [name for name in rows[0] if name not in plain[0]] == [
+        "abstained", "guess", "top_1", "probability_1", "top_2", "probability_2"
+    ]  # fmt: skip
+    for before, row in zip(plain, rows, strict=True):
+        assert (row["confidence"], row["second"], row["far"]) == (before["confidence"], before["second"], before["far"])
+        if float(before["confidence"]) < limit:
+            assert [row[name] for name in ("class", "name", "kind")] == ["", "", ""]
+            assert (row["abstained"], row["guess"]) == ("yes", before["name"])
+        else:
+            assert [row[name] for name in ("class", "name", "kind")] == [before[n] for n in ("class", "name", "kind")]
+            assert (row["abstained"], row["guess"]) == ("no", "")
+    assert "0 answered, 11 abstained" in call("predict", own_run, new, "--abstain", 1)[2]
+    assert "11 answered, 0 abstained" in call("predict", own_run, new, "--abstain", 0)[2]
+    for wrong in (80, -0.1, "nan"):
+        refused(call("predict", own_run, new, "--abstain", wrong), "--abstain", "from 0 to 1")
+    monkeypatch.setattr(console, "_force_terminal", True)
+    code, text, err = call("predict", own_run, new, "--abstain", limit, "--top", 2)
+    assert code == 0, err
+    assert "probability" not in text  # one column on a terminal
+
+
 def test_predict_refuses_in_a_sentence(call: Call, finished: Finished, new: Path, tmp_path: Path):
     refused(call("predict", tmp_path / "nowhere", new), "nowhere")
     refused(call("predict", tmp_path, new / "0.png"), "no finished run")

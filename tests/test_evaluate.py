@@ -183,7 +183,12 @@ def test_without_a_test_set(test: dict) -> None:
     assert found.metrics["in_bacc"] == {"all": None, "old": None, "new": None}
     assert found.metrics["in_bacc_recluster_rematch"]["all"] is None
     assert found.confusion["test"].sum() == 0
-    assert [row[0] for row in evaluation_table(found.metrics)] == ["Tr-ACC", "Tr-bACC", "Tr-ACC (v1)"]
+    assert [row[0] for row in evaluation_table(found.metrics)] == [
+        "Tr-ACC",
+        "Tr-bACC",
+        "Tr-ACC (v1)",
+        "Tr-bACC (user)",
+    ]
 
 
 def test_what_cannot_be_evaluated_is_an_input_error() -> None:
@@ -228,10 +233,40 @@ def test_the_printed_table_names_every_protocol() -> None:
         "In-bACC",
         "In-bACC (rematch)",
         "In-bACC (recluster+rematch)",
+        "Tr-bACC (user)",
+        "In-bACC (user)",
         "labelled",
         "70.0",
     ):
         assert word in text.getvalue()
+
+
+def test_a_user_wants_known_classes_by_their_names() -> None:
+    """The protocol lets cluster 2, a novel one, be known class 0; a user does not."""
+    found = evaluate(
+        train_predicted=PREDICTED,
+        train_truth=TRUTH,
+        test_predicted=[2, 0, 1, 1, 2, 2],
+        test_truth=[0, 0, 1, 0, 2, 2],
+        n_old=2,
+        n_classes=3,
+        n_clusters=3,
+    )
+    assert found.matching.class_of.tolist() == [1, 2, 0]
+    assert found.user_class_of.tolist() == [0, 1, -1]  # no image of class 2 lies in cluster 2
+    assert found.metrics["user_tr_bacc"] == pytest.approx({"all": 100 * (2 / 6 + 1 / 3) / 3, "old": 100 / 3, "new": 0})
+    assert found.metrics["user_in_bacc"] == pytest.approx({"all": 100 * (1 / 3 + 1) / 3, "old": 200 / 3, "new": 0})
+    assert found.metrics["weights"]["user_in_bacc"] == {"old": 2, "new": 1}
+    assert found.user_confusion["train"].tolist() == [[2, 0, 0, 4], [2, 1, 0, 0], [0, 1, 0, 0]]
+    assert found.user_recall_test.tolist() == pytest.approx([1 / 3, 1, 0])
+
+
+def test_parts_of_a_known_class_may_share_its_name() -> None:
+    found = evaluate(
+        train_predicted=[0, 1, 2, 2], train_truth=[0, 0, 1, 1], n_old=1, n_classes=2, n_clusters=3, named=[0, 0, -1]
+    )
+    assert found.metrics["user_tr_bacc"] == {"all": 100.0, "old": 100.0, "new": 100.0}
+    assert found.metrics["tr_bacc"]["old"] == 50.0
 
 
 def test_a_million_predictions_over_a_thousand_classes() -> None:

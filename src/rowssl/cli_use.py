@@ -37,34 +37,38 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="CSV file to write instead of a table on the terminal.")] = None,
     encoder: EncoderPlace = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    top: Annotated[int, typer.Option(help="List so many of the most likely classes with their probabilities.")] = 0,
+    abstain: Annotated[float | None, typer.Option(help="Leave answers below this confidence empty: 0.8.")] = None,
 ) -> None:
     """Say what is on new images, one at a time: class, confidence, second choice, and whether it is far from everything."""
     from rich.table import Table
 
     from rowssl.model import load_model
-    from rowssl.predict import COLUMNS, CsvWriter, cells, csv_line, open_inputs, predict_inputs
+    from rowssl.predict import CsvWriter, Layout, csv_line, open_inputs, predict_inputs
     from rowssl.progress import bar, err
     from rowssl.progress import out as console
 
     file_to_write(out, "--out")
+    plain = out is None and not console.is_terminal  # in a pipe the answers are CSV
+    layout = Layout(top, abstain, narrow=out is None and not plain)
     model = load_model(run, encoder=encoder, device=device)
     inputs = open_inputs(model, sources)
     total = sum(len(one.names) + len(one.skipped) for one in inputs)
-    table = Table(*COLUMNS)
-    plain = out is None and not console.is_terminal  # in a pipe the answers are CSV
-    good = bad = far = 0
+    table = Table(*layout.columns)
+    good = bad = far = unsure = 0
     if plain:
-        print(csv_line(COLUMNS))
-    with bar("predicting", total) as progress, CsvWriter(out) if out is not None else nullcontext() as writer:
-        for name, answer in predict_inputs(model, inputs):
+        print(csv_line(layout.columns))
+    file = nullcontext() if out is None else CsvWriter(out, layout.columns)
+    with bar("predicting", total) as progress, file as writer:
+        for name, answer in predict_inputs(model, inputs, top=top):
             progress.advance()
             if isinstance(answer, str):
                 bad += 1
                 if bad <= LISTED:
                     err.print(f"skipped {name}: {answer}", markup=False, soft_wrap=True)
                 continue
-            good, far = good + 1, far + answer.far
-            row = cells(name, answer)
+            good, far, unsure = good + 1, far + answer.far, unsure + layout.abstains(answer)
+            row = layout.cells(name, answer)
             if writer is not None:
                 writer.write(row)
             elif plain:
@@ -79,7 +83,11 @@ def predict(
         console.print(table)
         if good > SHOWN:
             console.print(f"and {good - SHOWN:,} more: --out FILE writes them all", markup=False)
-    said = f"{good:,} answered, {far:,} of them far from everything the model was trained on"
+    said = f"{good - unsure:,} answered, {far:,} of them far from everything the model was trained on"
+    if abstain is not None:
+        said = (
+            f"{good - unsure:,} answered, {unsure:,} abstained (below {abstain:g}); {far:,} of all far from everything"
+        )
     err.print(f"{said}{f', {bad:,} skipped' if bad else ''}{f': {out}' if out else ''}", markup=False, soft_wrap=True)
 
 

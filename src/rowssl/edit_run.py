@@ -169,13 +169,11 @@ def relabel(run: str | Path, corrections: str | Path, *, report: bool = True) ->
     changed count.
     """
     table = read_csv(Path(corrections))
-    label = table.need(None, LABEL_COLUMNS)
+    copy = "needs_review" in table.columns  # of predictions.csv: what was not touched is still the model's word
+    label = table.need("class" if copy else None, LABEL_COLUMNS)
     key = table.find(None, (*PATH_COLUMNS, *ROW_COLUMNS))
     if key is None:
         raise InputError(f"{table} has no column named file or row; {table.listing()}")
-    copy = (
-        "needs_review" in table.columns
-    )  # of predictions.csv: everything that was not touched is still the model's word
     found: list[Relabelled] = []
 
     def edit(edits: Edits) -> Edits:

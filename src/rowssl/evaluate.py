@@ -8,6 +8,7 @@ in_acc, in_bacc              test set under the matching of the training set, so
 in_bacc_rematch              test set under a new matching, fitted on the test set
 in_bacc_recluster_rematch    the same for a new clustering of the test set
 tr_acc_v1                    training set, Old and New matched separately (optimistic: a cluster may serve both)
+user_tr_bacc, user_in_bacc   as a user judges: a known class must be called by its own name, and only novel clusters are matched
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ NAMES = {
     "in_bacc_rematch": "In-bACC (rematch)",
     "in_bacc_recluster_rematch": "In-bACC (recluster+rematch)",
     "tr_acc_v1": "Tr-ACC (v1)",
+    "user_tr_bacc": "Tr-bACC (user)",
+    "user_in_bacc": "In-bACC (user)",
 }
 
 
@@ -105,6 +108,25 @@ def v1_accuracy(predicted: Any, truth: Any, *, n_old: int, n_classes: int, n_clu
     return _split(hits, counts.sum(0), n_old)
 
 
+def user_matching(predicted: Any, truth: Any, named: Any, *, n_old: int, n_classes: int) -> np.ndarray:
+    """The class that each cluster means to a user, -1 for none: (n_clusters,).
+
+    Parameters
+    ----------
+    predicted, truth : (N,) cluster ids and class ids of the unlabelled training set.
+    named : (n_clusters,) the known class that a cluster is called by, -1 for novel clusters. Several may have one name.
+
+    Notes
+    -----
+    A name is a promise, so nothing is matched there. The novel clusters are matched one to one to the novel classes, by
+    how many of their rows they share.
+    """
+    predicted, truth, named = np.asarray(predicted), np.asarray(truth), np.asarray(named)
+    rows = (named < 0)[predicted] & (truth >= n_old)
+    found = fit_matching(predicted[rows], truth[rows], n_clusters=len(named), n_classes=n_classes)
+    return np.where(named < 0, found.class_of, named)
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """What `evaluate` found.
@@ -117,6 +139,8 @@ class Evaluation:
     matching : fitted on the unlabelled training set.
     confusion : `{"train": ..., "test": ...}`, int64 (C, C + 1): true class by assigned class, last column unmatched.
     recall_train, recall_test : (C,) matched recall, 0 to 1, nan for a class without samples.
+    user_class_of : (n_clusters,) the class each cluster means to a user, see `user_matching`.
+    user_confusion, user_recall_train, user_recall_test : the same three under it.
     """
 
     metrics: dict[str, Any]
@@ -124,6 +148,10 @@ class Evaluation:
     confusion: dict[str, np.ndarray]
     recall_train: np.ndarray
     recall_test: np.ndarray
+    user_class_of: np.ndarray
+    user_confusion: dict[str, np.ndarray]
+    user_recall_train: np.ndarray
+    user_recall_test: np.ndarray
 
 
 def evaluate(
@@ -138,6 +166,7 @@ def evaluate(
     n_clusters: int,
     groups: Mapping[str, Any] | None = None,
     match_on: str = "count",
+    named: Any = None,
 ) -> Evaluation:
     """Every number of the protocol from cluster ids and true classes.
 
@@ -149,6 +178,7 @@ def evaluate(
     n_old, n_classes, n_clusters : known classes, all classes, and the range of the cluster ids.
     groups : `{basis: (C,) array of "many", "med" or "few"}`.
     match_on : what the matching of the training set maximises, "count" (the protocol of the paper) or "rate".
+    named : (n_clusters,) known class that each cluster is called by, -1 for novel ones; by default cluster i is known class i.
 
     Notes
     -----
@@ -178,6 +208,10 @@ def evaluate(
         "in_bacc_rematch": _recall(test, fit_matching(test_predicted, test_truth, on="rate", **sizes)),
         "in_bacc_recluster_rematch": _recall(recluster, fit_matching(again, again_truth, on="rate", **again_sizes)),
     }
+    if named is None:
+        named = np.where(np.arange(n_clusters) < n_old, np.arange(n_clusters), -1)
+    user = user_matching(train_predicted, train_truth, named, n_old=n_old, n_classes=n_classes)
+    recall |= {"user_tr_bacc": _called(train, user), "user_in_bacc": _called(test, user)}
     metrics: dict[str, Any] = {name: _balanced(values, n_old) for name, values in recall.items()}
     metrics["tr_acc"] = _split(_hits(train, matching), train.sum(0), n_old)
     metrics["in_acc"] = _split(_hits(test, matching), test.sum(0), n_old)
@@ -186,8 +220,14 @@ def evaluate(
     weights = {"tr_acc": train.sum(0), "tr_acc_v1": train.sum(0), "in_acc": test.sum(0)}
     weights |= {name: np.isfinite(values) for name, values in recall.items()}
     metrics["weights"] = {n: {"old": int(w[:n_old].sum()), "new": int(w[n_old:].sum())} for n, w in weights.items()}
-    confusion = {"train": _confusion(train, matching), "test": _confusion(test, matching)}
-    return Evaluation(metrics, matching, confusion, recall["tr_bacc"], recall["in_bacc"])
+    parts = {"train": train, "test": test}
+    confusion, user_confusion = (
+        {part: _confusion(counts, class_of) for part, counts in parts.items()} for class_of in (matching.class_of, user)
+    )
+    return Evaluation(
+        metrics, matching, confusion, recall["tr_bacc"], recall["in_bacc"],
+        user, user_confusion, recall["user_tr_bacc"], recall["user_in_bacc"],
+    )  # fmt: skip
 
 
 def evaluation_table(metrics: Mapping[str, Any]) -> list[tuple[str, float | None, float | None, float | None]]:
@@ -243,6 +283,13 @@ def _recall(counts: np.ndarray, matching: Matching) -> np.ndarray:
     return np.where(totals > 0, _hits(counts, matching) / np.maximum(totals, 1), np.nan)
 
 
+def _called(counts: np.ndarray, class_of: np.ndarray) -> np.ndarray:
+    """Share of each class that lies in clusters which mean it (C,), nan without samples."""
+    totals, clusters = counts.sum(0), np.flatnonzero(class_of >= 0)
+    hits = np.bincount(class_of[clusters], counts[clusters, class_of[clusters]], minlength=len(totals))
+    return np.where(totals > 0, hits / np.maximum(totals, 1), np.nan)
+
+
 def _split(hits: np.ndarray, totals: np.ndarray, n_old: int) -> dict[str, float | None]:
     """100 * hits / totals over all classes, the known and the novel ones."""
     parts = {"all": slice(None), "old": slice(None, n_old), "new": slice(n_old, None)}
@@ -276,10 +323,10 @@ def _grouped(recall: np.ndarray, masks: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _confusion(counts: np.ndarray, matching: Matching) -> np.ndarray:
+def _confusion(counts: np.ndarray, class_of: np.ndarray) -> np.ndarray:
     """True class by assigned class (C, C + 1); unmatched clusters fall into the last column."""
     result = np.zeros((counts.shape[1] + 1, counts.shape[1]), dtype=np.int64)
-    np.add.at(result, matching.class_of, counts)  # class -1 is the last row
+    np.add.at(result, class_of, counts)  # class -1 is the last row
     return result.T
 
 

@@ -34,7 +34,7 @@ from rowssl.methods.base import Method
 from rowssl.methods.transfer import Transfer
 from rowssl.problem import Problem, load_problem
 from rowssl.progress import bar, err
-from rowssl.results import Answers, ClassIds, answer, name_heads
+from rowssl.results import Answers, ClassIds, answer, name_heads, with_issues
 from rowssl.run_folder import alone
 from rowssl.train import Optimisation, train
 from rowssl.training_plan import is_from_scratch, schedule
@@ -126,6 +126,7 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
         with method.unchanged():
             answers = answer(method, features.train, device, tailedness=scores)
             test = None if problem.truth is None or features.test is None else answer(method, features.test, device)
+        answers = with_issues(answers, problem.targets, n_old=problem.n_old, n_classes=classes)
         evaluation = judge(problem, method, answers, test, classes)
         names = name_heads(problem, answers, classes) if start is None else start.name_heads(problem, answers, classes)
         seconds = time.monotonic() - began

@@ -48,6 +48,8 @@ class Prediction:
         Score of the class from 0 to 1, and the id of the second choice (empty when there is one class only).
     far, distance
         Whether the image is far from all training images: its distance to the nearest class is above 1, the calibrated limit.
+    top
+        Id, name and score of the most likely classes, as many as were asked for: the answer itself, then by score.
     """
 
     class_id: str
@@ -57,6 +59,7 @@ class Prediction:
     second: str
     far: bool
     distance: float
+    top: tuple[tuple[str, str, float], ...] = ()
 
 
 class Model:
@@ -129,8 +132,8 @@ class Model:
         return self.network.head_scores(self.features(x))
 
     @torch.no_grad()
-    def predict(self, x: Tensor) -> list[Prediction]:
-        """What the model says of trunk outputs, one by one."""
+    def predict(self, x: Tensor, *, top: int = 0) -> list[Prediction]:
+        """What the model says of trunk outputs, one by one; with the `top` most likely classes."""
         if len(x) == 0:
             return []
         scores, label, distance = (part.cpu().numpy() for part in self.network.answer(x.to(self.device)))
@@ -139,20 +142,23 @@ class Model:
         others = scores.copy()
         others[rows, label] = -1.0
         second = others.argmax(1)
+        others[rows, label] = np.inf  # an edited class may have a higher sum than the one that the head decides for
+        order = np.argsort(-others, axis=1, kind="stable")[:, :top] if top else label[:, None][:, :0]
         return [
             Prediction(
                 classes[c].id, classes[c].name, classes[c].kind, float(confidence[i]),
                 classes[second[i]].id if second[i] != c else "",  # one class is left
                 bool(distance[i] > 1), float(distance[i]),
+                tuple((classes[k].id, classes[k].name, float(scores[i, k])) for k in order[i]),
             )
             for i, c in enumerate(label)
         ]  # fmt: skip
 
-    def predict_images(self, images: Sequence[Image]) -> list[Prediction]:
+    def predict_images(self, images: Sequence[Image], *, top: int = 0) -> list[Prediction]:
         """One answer per picture; none depends on the others."""
-        return self.predict(self.trunk(images)) if images else []
+        return self.predict(self.trunk(images), top=top) if images else []
 
-    def predict_embeddings(self, array: np.ndarray) -> list[Prediction]:
+    def predict_embeddings(self, array: np.ndarray, *, top: int = 0) -> list[Prediction]:
         """One answer per row of (N, D)."""
         if self.takes_images:
             raise InputError(
@@ -162,7 +168,7 @@ class Model:
         width = self.encoder.trunk_shape[0]
         if array.ndim != 2 or array.shape[1] != width:
             raise InputError(f"The model takes embeddings of {width} columns, not an array of shape {array.shape}.")
-        return self.predict(torch.from_numpy(np.array(array, dtype=np.float32)))
+        return self.predict(torch.from_numpy(np.array(array, dtype=np.float32)), top=top)
 
 
 def save_model(path: Path, run: Run) -> None:

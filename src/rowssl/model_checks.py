@@ -88,7 +88,13 @@ def check_answers(
     wrong += ["profile_svg"] if not isinstance(facts.get("profile_svg"), str | None) else []
     wrong += ["source"] if not _texts([facts.get("source")]) else []
     wrong += ["seconds"] if not isinstance(facts.get("seconds"), int | float) else []
-    limits = {"head": (0, heads), "second": (0, heads), "target": (-1, heads), "truth": (-1, true)}
+    limits = {
+        "head": (0, heads),
+        "second": (0, heads),
+        "target": (-1, heads),
+        "truth": (-1, true),
+        "issue": (-1, heads),
+    }
     for group in ("rows", "test"):
         columns = tensors.get(group, {})
         count = rows if group == "rows" else len(columns.get("head", ()))

@@ -21,7 +21,6 @@ from rowssl.errors import ImageError, InputError
 from rowssl.memory import reused_blocks
 from rowssl.model import BATCH, Model, Prediction
 
-COLUMNS = ("file", "class", "name", "kind", "confidence", "second", "far")
 AHEAD = 4  # batches that are decoded before they are needed
 
 
@@ -70,7 +69,7 @@ def _of_table(model: Model, table: Table, source: Path) -> Input:
     return Input(names, lambda row: model.clean_view(table.image(row)), None, table.skipped)
 
 
-def predict_inputs(model: Model, inputs: Sequence[Input]) -> Iterator[tuple[str, Prediction | str]]:
+def predict_inputs(model: Model, inputs: Sequence[Input], *, top: int = 0) -> Iterator[tuple[str, Prediction | str]]:
     """Name and answer of every row in order; for a picture that cannot be read the reason takes the answer's place."""
     for one in inputs:
         for skipped in one.skipped:
@@ -78,13 +77,13 @@ def predict_inputs(model: Model, inputs: Sequence[Input]) -> Iterator[tuple[str,
         if one.embeddings is not None:
             for begin in range(0, len(one.embeddings), 1024):
                 part = slice(begin, begin + 1024)
-                yield from zip(one.names[part], model.predict_embeddings(one.embeddings[part]), strict=True)
+                yield from zip(one.names[part], model.predict_embeddings(one.embeddings[part], top=top), strict=True)
         elif one.picture is not None:
-            yield from _predict_pictures(model, one.names, one.picture)
+            yield from _predict_pictures(model, one.names, one.picture, top)
 
 
 def _predict_pictures(
-    model: Model, names: Sequence[str], picture: Callable[[int], np.ndarray]
+    model: Model, names: Sequence[str], picture: Callable[[int], np.ndarray], top: int
 ) -> Iterator[tuple[str, Prediction | str]]:
     """Threads decode a few batches ahead of the network."""
 
@@ -106,26 +105,68 @@ def _predict_pictures(
                 rows, futures = pending.popleft()
                 views = [future.result() for future in futures]
                 good = [view for view in views if isinstance(view, np.ndarray)]
-                answers = iter(model.predict(model.trunk_of_views(np.stack(good))) if good else [])
+                answers = iter(model.predict(model.trunk_of_views(np.stack(good)), top=top) if good else [])
                 for row, view in zip(rows, views, strict=True):
                     yield names[row], next(answers) if isinstance(view, np.ndarray) else view
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def cells(name: str, answer: Prediction) -> list[str]:
-    """One row of the answers' table."""
-    far = "yes" if answer.far else "no"
-    return [name, answer.class_id, answer.name, answer.kind, f"{answer.confidence:.4f}", answer.second, far]
+@dataclass(frozen=True)
+class Layout:
+    """The columns of the answers' table.
+
+    Attributes
+    ----------
+    top : how many of the most likely classes are listed, in two columns each, name and probability.
+    abstain : below this confidence the answer is left empty, and what it would have been is a guess; None never abstains.
+    narrow : for a terminal, where all that is listed goes into one column.
+    """
+
+    top: int = 0
+    abstain: float | None = None
+    narrow: bool = False
+
+    def __post_init__(self) -> None:
+        if self.top < 0:
+            raise InputError(f"--top is a number of classes from 0 up, not {self.top}.")
+        if self.abstain is not None and not 0 <= self.abstain <= 1:
+            raise InputError(f"--abstain is a confidence from 0 to 1, not {self.abstain:g}.")
+
+    @property
+    def columns(self) -> list[str]:
+        """What the columns are called."""
+        asked = ["abstained", "guess"] if self.abstain is not None else []
+        tops = [column for k in range(1, self.top + 1) for column in (f"top_{k}", f"probability_{k}")]
+        if self.narrow:
+            tops = [f"top {self.top}"] if self.top else []
+        return ["file", "class", "name", "kind", "confidence", "second", "far", *asked, *tops]
+
+    def abstains(self, answer: Prediction) -> bool:
+        """Whether an answer is not sure enough to be given."""
+        return self.abstain is not None and answer.confidence < self.abstain
+
+    def cells(self, name: str, answer: Prediction) -> list[str]:
+        """One row."""
+        unsure = self.abstains(answer)
+        given = ["", "", ""] if unsure else [answer.class_id, answer.name, answer.kind]
+        row = [name, *given, f"{answer.confidence:.4f}", answer.second, "yes" if answer.far else "no"]
+        if self.abstain is not None:
+            row += ["yes", answer.name] if unsure else ["no", ""]
+        if self.narrow and self.top:
+            return [*row, ", ".join(f"{shown} {score:.2f}" for _, shown, score in answer.top)]
+        for _, shown, score in answer.top:
+            row += [shown, f"{score:.4f}"]
+        return row + [""] * (len(self.columns) - len(row))  # where there are fewer classes than were asked for
 
 
 class CsvWriter:
     """A CSV file that grows with the answers and appears whole or not at all."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
         if not path.name:  # the root, or "."
             raise InputError(f"{path} cannot be written: it is a folder.")
-        self.path = path
+        self.path, self.columns = path, columns
         self.temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
     def __enter__(self) -> CsvWriter:
@@ -136,7 +177,7 @@ class CsvWriter:
         except OSError as error:
             raise InputError(f"{self.path} cannot be written: {error.strerror or error}.") from error
         self.writer = csv.writer(self.file, lineterminator="\n")
-        self.writer.writerow(COLUMNS)
+        self.writer.writerow(self.columns)
         return self
 
     def write(self, row: list[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,22 @@ from torch import Tensor
 
 from rowssl.checkpoint import write_text
 from rowssl.data.loader import Source, let_go
+from rowssl.label_issues import label_issues
 from rowssl.methods.base import Method
 from rowssl.problem import Problem
+
+PREDICTION_COLUMNS = (
+    "file", "class", "name", "kind", "confidence", "second", "labelled", "label", "label_issue", "needs_review"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Answers:
-    """One entry per row: class (head), confidence, second choice, unit feature, and tailedness where there is one."""
+    """One entry per row: class (head), confidence, second choice, unit feature, and tailedness where there is one.
+
+    Where labels are law (see `under_law`) a labelled row is in its class with confidence 1, `second` is what else the model
+    would say of it, and `issue` is the class that its picture speaks for against the label, -1 for none.
+    """
 
     head: np.ndarray
     confidence: np.ndarray
@@ -32,6 +41,8 @@ class Answers:
     tailedness: np.ndarray | None
     place: np.ndarray | None = None  # (N, 2) on the map of the report
     placed_by: str = ""  # t-SNE or PCA
+    issue: np.ndarray | None = None  # (N,)
+    doubt: np.ndarray | None = None  # (N,) log of how many times likelier the issue is than the label
 
     @cached_property
     def _by_class(self) -> tuple[np.ndarray, np.ndarray]:
@@ -72,6 +83,32 @@ def answer(
     return Answers(columns[0], columns[1], columns[2], columns[3], columns[4] if len(columns) > 4 else None)
 
 
+def under_law(answers: Answers, targets: np.ndarray) -> Answers:
+    """Every labelled row in its class, whatever the model says: its word comes second. Doing it twice changes nothing."""
+    labelled = targets >= 0
+    return replace(
+        answers,
+        head=np.where(labelled, targets, answers.head),
+        confidence=np.where(labelled, np.float32(1), answers.confidence),
+        second=np.where(labelled & (answers.head != targets), answers.head, answers.second),
+    )
+
+
+def with_issues(answers: Answers, targets: np.ndarray, *, n_old: int, n_classes: int) -> Answers:
+    """Answers under the law, with the labels that pictures speak against."""
+    answers = under_law(answers, targets)
+    issue, doubt = label_issues(answers.feature, answers.head, targets, n_old=n_old, n_classes=n_classes)
+    return replace(answers, issue=issue, doubt=doubt)
+
+
+def mean_confidence(answers: Answers, targets: np.ndarray, n_classes: int) -> np.ndarray:
+    """Mean confidence of the unlabelled rows of each class, (C,), nan for a class without any."""
+    free = targets < 0
+    count = np.bincount(answers.head[free], minlength=n_classes)
+    total = np.bincount(answers.head[free], answers.confidence[free], minlength=n_classes)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
 @dataclass(frozen=True)
 class ClassIds:
     """Stable names of heads: a known class has its label, a novel one `novel-NN`, numbered by size when trained."""
@@ -102,9 +139,10 @@ def name_heads(problem: Problem, answers: Answers, n_classes: int) -> ClassIds:
 
 
 def needs_review(answers: Answers, targets: np.ndarray) -> np.ndarray:
-    """Rows to look at, most doubtful first: the least confident unlabelled ones, and labels the model contradicts."""
-    contradicted = (targets >= 0) & (answers.head != targets)
-    doubt = np.where(targets < 0, 1 - answers.confidence, np.where(contradicted, answers.confidence, 0.0))
+    """Rows to look at, most doubtful first: labels that pictures speak against, and the least confident unlabelled rows."""
+    doubt = np.where(targets < 0, 1 - answers.confidence, 0.0)
+    if answers.issue is not None and answers.doubt is not None:
+        doubt = np.where(answers.issue >= 0, 1 + answers.doubt, doubt)
     worst = np.argsort(-doubt, kind="stable")
     return worst[doubt[worst] > 0.5][:200]
 
@@ -118,8 +156,9 @@ def _csv(header: list[str], rows: Iterator[list[Any]]) -> str:
 
 
 def write_predictions(path: Path, problem: Problem, answers: Answers, names: ClassIds, review: np.ndarray) -> None:
-    """predictions.csv: file, class, its name, known or novel, confidence, second choice, labelled or not, needs review."""
+    """predictions.csv: what is said of every row, the label it was given, and the class that speaks against that label."""
     doubtful = set(review.tolist())
+    issue = np.full(len(answers.head), -1) if answers.issue is None else answers.issue
     rows = (
         [
             problem.table.names[i],
@@ -129,11 +168,13 @@ def write_predictions(path: Path, problem: Problem, answers: Answers, names: Cla
             f"{answers.confidence[i]:.4f}",
             names.ids[answers.second[i]],
             "yes" if problem.targets[i] >= 0 else "no",
+            names.ids[problem.targets[i]] if problem.targets[i] >= 0 else "",
+            names.ids[issue[i]] if issue[i] >= 0 else "",
             "yes" if i in doubtful else "no",
         ]
         for i, head in enumerate(answers.head)
     )
-    write_text(path, _csv(["file", "class", "name", "kind", "confidence", "second", "labelled", "needs_review"], rows))
+    write_text(path, _csv(list(PREDICTION_COLUMNS), rows))
 
 
 def typical_rows(answers: Answers, head: int, count: int = 12) -> np.ndarray:
@@ -146,9 +187,13 @@ def typical_rows(answers: Answers, head: int, count: int = 12) -> np.ndarray:
 
 
 def write_classes(path: Path, problem: Problem, answers: Answers, names: ClassIds) -> None:
-    """classes.csv: class, name, known or novel, size, labelled, confidence, tailedness, representatives; largest first."""
+    """classes.csv: class, name, known or novel, size, labelled, confidence, tailedness, representatives; largest first.
+
+    The confidence is the mean over the unlabelled rows: of labelled ones there is nothing to be unsure of.
+    """
     sizes = np.bincount(answers.head, minlength=len(names.ids))
     labelled = problem.labelled_counts(len(names.ids))
+    confidence = mean_confidence(answers, problem.targets, len(names.ids))
 
     def row(head: int) -> list[Any]:
         rows = answers.rows_of(head)
@@ -159,7 +204,7 @@ def write_classes(path: Path, problem: Problem, answers: Answers, names: ClassId
             "known" if head < names.n_old else "novel",
             int(sizes[head]),
             int(labelled[head]),
-            f"{answers.confidence[rows].mean():.4f}" if len(rows) else "",
+            f"{confidence[head]:.4f}" if np.isfinite(confidence[head]) else "",
             f"{tail[rows].mean():.4f}" if tail is not None and len(rows) else "",
             "|".join(problem.table.names[i] for i in typical_rows(answers, head, 5)),
         ]

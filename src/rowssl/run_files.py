@@ -87,7 +87,7 @@ def _set_aside_foreign_edits(out: Path, identity: str) -> None:
 
 
 def save_answers(path: Path, run: Run) -> None:
-    """answers/: head, confidence, second choice and feature of every training row, its name, and where its picture is."""
+    """answers/: class, confidence, second choice and feature of every training row, its name, and where its picture is."""
     problem, answers = run.problem, run.answers
     table = problem.table
     rows = _columns(answers) | {"target": torch.from_numpy(problem.targets.astype(np.int32))}
@@ -122,6 +122,9 @@ def _columns(answers: Answers) -> dict[str, Tensor]:
         "confidence": torch.from_numpy(answers.confidence.astype(np.float32)),
         "feature": torch.from_numpy(answers.feature.astype(np.float16)),
     }
+    if answers.issue is not None and answers.doubt is not None:
+        columns["issue"] = torch.from_numpy(answers.issue.astype(np.int32))
+        columns["doubt"] = torch.from_numpy(answers.doubt.astype(np.float32))
     if answers.place is not None:
         columns["place"] = torch.from_numpy(answers.place.astype(np.float32))
     if answers.tailedness is not None:

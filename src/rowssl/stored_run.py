@@ -24,7 +24,7 @@ from rowssl.model_checks import check_answers, check_sizes
 from rowssl.nn.heads import CosineClassifier
 from rowssl.plain_files import read_json, require_plain
 from rowssl.problem import Problem, load_problem
-from rowssl.results import Answers, ClassIds
+from rowssl.results import Answers, ClassIds, under_law, with_issues
 from rowssl.run_folder import model_folder, run_folder
 
 ANSWERS_FORMAT = 1  # of answers/, which `run_files.save_answers` writes
@@ -35,7 +35,8 @@ CHUNK = 4096
 class StoredRun:
     """A run read from its directory, in terms of the edited classes: what a report, a page or a new fit need.
 
-    `answers`, `names` and `problem.targets` count classes as `edits.classes` does; a row that a person moved counts as labelled.
+    `answers`, `names` and `problem.targets` count classes as `edits.classes` does; a row that a person moved counts as labelled,
+    and labels are law (see `results.under_law`).
     `problem.truth` and `evaluation` are about the true classes, `problem.class_names`, where these are known.
     """
 
@@ -102,7 +103,7 @@ def _read(folder: Path, edits: Edits, images: bool) -> StoredRun:
         table, rows["target"].astype(np.int64), tuple(facts["class_names"]), facts["n_old"],
         truth=rows["truth"].astype(np.int64) if "truth" in rows else None, profile_svg=facts["profile_svg"],
     )  # fmt: skip
-    trained = _answers(rows)
+    trained = _answers(rows, problem, len(edits.class_ids))
     test = {name: column.numpy() for name, column in tensors["test"].items()} if "test" in tensors else None
     if not edits.effective:
         names = ClassIds(edits.class_ids, edits.n_known)
@@ -115,7 +116,8 @@ def _read(folder: Path, edits: Edits, images: bool) -> StoredRun:
         apply = EditedHeads(edits, folder)
         answers, targets = _edited(edits, apply, trained, problem)
         test_head = None if test is None else apply(test["feature"], test["head"]).label
-    evaluation = _judge(problem, answers, test_head, None if test is None else test["truth"], len(names.ids))
+    test_truth = None if test is None else test["truth"]
+    evaluation = _judge(problem, answers, test_head, test_truth, _named(edits, problem.n_old))
     problem = replace(problem, targets=targets)
     return StoredRun(
         folder, config, problem, answers, names, edits, evaluation, metrics, curves, facts["seconds"], facts["facts"],
@@ -123,10 +125,11 @@ def _read(folder: Path, edits: Edits, images: bool) -> StoredRun:
     )  # fmt: skip
 
 
-def _answers(rows: dict[str, np.ndarray]) -> Answers:
+def _answers(rows: dict[str, np.ndarray], problem: Problem, heads: int) -> Answers:
+    """In terms of the classes as trained; runs of earlier versions let the model overrule labels, and listed no issues."""
     feature = rows["feature"].astype(np.float32)
     feature /= np.maximum(np.linalg.norm(feature, axis=1, keepdims=True), 1e-12)
-    return Answers(
+    found = Answers(
         rows["head"].astype(np.int64),
         rows["confidence"],
         rows["second"].astype(np.int64),
@@ -134,6 +137,10 @@ def _answers(rows: dict[str, np.ndarray]) -> Answers:
         rows.get("tailedness"),
         rows.get("place"),
     )
+    if "issue" in rows and "doubt" in rows:
+        issue = np.where(problem.targets >= 0, rows["issue"], -1).astype(np.int64)
+        return replace(under_law(found, problem.targets), issue=issue, doubt=rows["doubt"])
+    return with_issues(found, problem.targets, n_old=problem.n_old, n_classes=heads)
 
 
 def _data(facts: dict[str, Any], manifest: Path) -> DataConfig:
@@ -201,21 +208,35 @@ def _edited(edits: Edits, apply: EditedHeads, trained: Answers, problem: Problem
     whole = np.array([len(one.leaves) == 1 and not one.leaves[0].path for one in edits.classes])
     moved = np.array([name in edits.moves for name in names], dtype=bool)
     confidence = np.where(whole[applied.label] & ~moved, trained.confidence, applied.confidence)
-    answers = replace(trained, head=applied.label, confidence=confidence, second=applied.second)
-    targets = np.full(len(names), -1, dtype=np.int64)
-    labelled = np.flatnonzero(problem.targets >= 0)
-    if len(labelled):
-        targets[labelled] = apply(trained.feature[labelled], problem.targets[labelled]).label
-    return answers, np.where(moved, applied.label, targets)
+    # A labelled row is in the (part of the) class that its label means now, as is a moved one where it was moved to.
+    targets = np.where(moved | (problem.targets >= 0), applied.label, -1)
+    issue = np.full(len(names), -1, dtype=np.int64)
+    assert trained.issue is not None
+    doubted = np.flatnonzero((trained.issue >= 0) & ~moved)  # what a person moved has been looked at
+    if len(doubted):
+        issue[doubted] = apply(trained.feature[doubted], trained.issue[doubted]).label
+    answers = replace(
+        trained, head=applied.label, confidence=confidence, second=applied.second,
+        issue=np.where(issue == targets, -1, issue),
+    )  # fmt: skip
+    return under_law(answers, targets), targets
+
+
+def _named(edits: Edits, n_old: int) -> np.ndarray:
+    """The known class that each class of `edits.classes` stands for, -1 for those that hold no known one."""
+    trained = {one: head for head, one in enumerate(edits.class_ids[:n_old])}
+    own = [trained.get(one.id) for one in edits.classes]
+    within = [next((leaf.head for leaf in one.leaves if leaf.head < n_old), -1) for one in edits.classes]
+    return np.array([other if head is None else head for head, other in zip(own, within, strict=True)], dtype=np.int64)
 
 
 def _judge(
-    problem: Problem, answers: Answers, test_head: np.ndarray | None, test_truth: np.ndarray | None, clusters: int
+    problem: Problem, answers: Answers, test_head: np.ndarray | None, test_truth: np.ndarray | None, named: np.ndarray
 ) -> Evaluation | None:
     if problem.truth is None:
         return None
     rows = problem.unlabelled()
     return evaluate(
         train_predicted=answers.head[rows], train_truth=problem.truth[rows], test_predicted=test_head, test_truth=test_truth,
-        n_old=problem.n_old, n_classes=problem.true_classes, n_clusters=clusters,
+        n_old=problem.n_old, n_classes=problem.true_classes, n_clusters=len(named), named=named,
     )  # fmt: skip

@@ -51,6 +51,10 @@ def test_a_kept_model_answers_as_it_did(name: str, run: str) -> None:
 def test_a_kept_run_can_be_opened(name: str, run: str) -> None:
     stored = open_run(KEPT / name / run)
     assert len(stored.answers.head) == 140
+    labelled = stored.problem.targets >= 0
+    assert labelled.any()
+    assert (stored.answers.head == stored.problem.targets)[labelled].all()  # whatever the model said then
+    assert (stored.answers.confidence[labelled] == 1).all()
     assert stored.names.given is not None
     assert stored.names.given[0] == "zero"
     assert (stored.evaluation is not None) == (run == "run")  # a folder of pictures knows no truth

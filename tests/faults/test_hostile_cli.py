@@ -71,7 +71,7 @@ def test_a_folder_where_a_file_is_to_be_written(
     refused(run("check", embeddings, "--bars", folder), "--bars", "folder")
     refused(run("export", finished.run, "--onnx", folder), "--onnx", "folder")
     with pytest.raises(InputError, match="folder"):
-        CsvWriter(Path("/"))
+        CsvWriter(Path("/"), ["file"])
 
 
 def test_bars_in_a_folder_that_is_not_there_yet(run: Command, embeddings: Path, tmp_path: Path) -> None:

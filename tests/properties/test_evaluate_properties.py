@@ -45,8 +45,10 @@ def test_renaming_clusters_changes_nothing(problem: dict[str, Any], random: Any)
     name = np.array(random.sample(range(problem["n_clusters"]), problem["n_clusters"]), dtype=np.int64)
     renamed = {key: name[problem[key]] for key in ("train_predicted", "test_predicted", "recluster_predicted")}
     groups = {"total": [("many", "med", "few")[c % 3] for c in range(problem["n_classes"])]}
+    own = np.arange(problem["n_clusters"])
+    called = np.where(own < problem["n_old"], own, -1)  # renamed, a cluster is still called what it was called
     before = evaluate(**problem, groups=groups)
-    after = evaluate(**{**problem, **renamed}, groups=groups)
+    after = evaluate(**{**problem, **renamed}, groups=groups, named=called[np.argsort(name)])
     assert after.metrics == before.metrics
     assert np.array_equal(after.confusion["test"], before.confusion["test"])
     assert np.array_equal(after.matching.class_of[name], before.matching.class_of)

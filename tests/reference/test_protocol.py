@@ -32,6 +32,30 @@ def best(pairs: Pairs, clusters: int, classes: int) -> list[dict[int, int]]:
     return [dict(enumerate(order)) for order, score in scores.items() if score == max(scores.values())]
 
 
+def as_a_user(train: Pairs, judged: Pairs, clusters: int, classes: int, old: int) -> list[dict[str, float | None]]:
+    """Balanced accuracies in percent where cluster i < old is class i, and one of the best matchings names the others."""
+    novel = [(cluster, truth) for cluster, truth in train if cluster >= old and truth >= old]
+    options = []
+    for order in set(permutations([*range(old, classes), *[-1] * max(0, clusters - old)], max(0, clusters - old))):
+        means = dict(zip(range(old, clusters), order, strict=True))
+        options.append((sum(means[cluster] == truth for cluster, truth in novel), means))
+    scores = []
+    for explained, means in options:
+        # A cluster that shares nothing with its class has no name.
+        named = {k: c for k, c in means.items() if (k, c) in novel} | {k: k for k in range(min(old, clusters))}
+        found: dict[str, float | None] = {}
+        for side, members in {"all": range(classes), "old": range(old), "new": range(old, classes)}.items():
+            rates = []
+            for one in members:
+                own = [cluster for cluster, truth in judged if truth == one]
+                if own:
+                    rates.append(sum(named.get(cluster, -1) == one for cluster in own) / len(own))
+            found[side] = 100 * sum(rates) / len(rates) if rates else None
+        scores.append((explained, found))
+    most = max((explained for explained, _ in scores), default=0)
+    return [found for explained, found in scores if explained == most]
+
+
 def percent(
     pairs: Pairs, partner: dict[int, int], classes: int, old: int, *, balanced: bool
 ) -> dict[str, float | None]:
@@ -73,6 +97,9 @@ def test_every_number_is_that_of_plain_loops(seed: int) -> None:
     }
     for name, numbers in wanted.items():
         assert found.metrics[name] == pytest.approx(numbers), name
+    for name, judged in (("user_tr_bacc", train), ("user_in_bacc", test)):
+        allowed = as_a_user(train, judged, clusters, classes, old)
+        assert any(found.metrics[name] == pytest.approx(one) for one in allowed), name
     parts = {"known": range(old), "novel": range(old, classes), "all": range(classes)}
     for side, members in parts.items():
         for word in ("many", "med", "few"):
@@ -120,11 +147,12 @@ def test_the_printed_tables_cell_by_cell() -> None:
         ["Tr-ACC", "83.3", "75.0", "100.0"],
         ["Tr-bACC", "83.3", "75.0", "100.0"],
         ["Tr-ACC (v1)", "83.3", "75.0", "100.0"],
+        ["Tr-bACC (user)", "83.3", "75.0", "100.0"],
     ]
     assert printed(evaluate(**given).metrics) == first
     grouped = evaluate(**given, groups={"total": ["many", "few", "med"]}).metrics
-    assert printed(grouped)[:4] == first
-    assert printed(grouped)[4:] == [
+    assert printed(grouped)[:5] == first
+    assert printed(grouped)[5:] == [
         ["", "sizes by", *(f"{side} {word} %" for side in ("known", "novel") for word in ("many", "med", "few"))],
         ["Tr-bACC", "total", "100.0", "-", "50.0", "-", "100.0", "-"],
         ["In-bACC", "total", *["-"] * 6],

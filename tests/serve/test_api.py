@@ -96,6 +96,37 @@ def test_predict_says_what_the_model_says(client: TestClient, own_run: Path, fin
     assert predict(client, Image.fromarray(noise))["far"] is True
 
 
+def test_predict_lists_the_most_likely_and_says_where_it_abstains(client: TestClient, finished: Finished) -> None:
+    picture = png(finished.fresh[0])
+
+    def ask(**asked: Any) -> Any:
+        return client.post("/predict", params=asked, files={"image": ("x.png", picture, "image/png")})
+
+    plain = ask().json()
+    assert (plain["top"], plain["abstained"]) == ([], False)
+    answer = ask(top=3, abstain=1.0).json()
+    assert answer["abstained"] is True
+    assert answer["id"] == plain["id"]  # a guess
+    assert [one["id"] for one in answer["top"]][:2] == [plain["id"], plain["second"]["id"]]
+    assert answer["top"][0]["probability"] == pytest.approx(plain["confidence"])
+    assert len(ask(top=99).json()["top"]) == 10
+    for wrong in ({"top": -1}, {"abstain": 80}, {"top": "many"}):
+        assert ask(**wrong).status_code == 422
+
+
+def test_labelled_images_are_in_their_class(client: TestClient, own_run: Path) -> None:
+    for row in csv.DictReader((own_run / "predictions.csv").open()):
+        if row["label"] == "a":
+            break
+    members = client.get("/classes/a", params={"limit": 200}).json()["members"]
+    labelled = [one for one in members if one["labelled"]]
+    assert row["file"] in {one["file"] for one in labelled}
+    assert {one["confidence"] for one in labelled} == {1.0}
+    assert len(labelled) == classes(client)["a"]["labelled"]
+    free = [one["confidence"] for one in members if not one["labelled"]]
+    assert classes(client)["a"]["confidence"] == pytest.approx(float(np.mean(free)), abs=1e-4)
+
+
 def test_the_nearest_to_a_training_image_is_itself(client: TestClient, finished: Finished) -> None:
     picture = Image.open(finished.pictures / "017.png")
     first, *others = predict(client, picture)["nearest"]

@@ -13,9 +13,10 @@ from rowssl.data.images import data_uri, thumbnail
 from rowssl.errors import ImageError
 from rowssl.report.layout import principal
 from rowssl.report.page import ClassCard, ReportData
-from rowssl.results import Answers, typical_rows
+from rowssl.results import Answers, mean_confidence, typical_rows
 
 if TYPE_CHECKING:
+    from rowssl.evaluate import Evaluation
     from rowssl.fit import Run
     from rowssl.stored_run import StoredRun
 
@@ -28,23 +29,25 @@ def build_report(run: Run | StoredRun, review: np.ndarray, *, title: str | None 
     problem, answers = run.problem, run.answers
     shown = [h for h in range(len(run.names.ids)) if h < run.names.n_old or len(answers.rows_of(h))]
     labelled = problem.labelled_counts(len(run.names.ids))
+    confidence = mean_confidence(answers, problem.targets, len(run.names.ids))
     place = {head: position for position, head in enumerate(shown)}
     evaluation, centres = run.evaluation, _directions(run)
     return ReportData(
         title=title or f"{_found(run.config.method.name)} in {problem.table.source or run.config.data.name}",
         facts=run.facts,
-        classes=tuple(_card(run, head, centres, int(labelled[head])) for head in shown),
+        classes=tuple(_card(run, head, centres, int(labelled[head]), float(confidence[head])) for head in shown),
         row_names=problem.table.names,
         row_class=[place[int(h)] for h in answers.head],
         row_known_label=[bool(t >= 0) for t in problem.targets],
         row_confidence=answers.confidence.tolist(),
+        row_issue=None if answers.issue is None else [place.get(int(h)) for h in answers.issue],
         row_tailedness=None if answers.tailedness is None else answers.tailedness.tolist(),
         positions=principal(answers.feature) if answers.place is None else answers.place,
         thumbnail=lambda row: _picture(run, row),
         review=tuple(int(row) for row in review),
         metrics=run.metrics if evaluation else None,
         curves=run.curves or None,
-        confusion=None if evaluation is None else evaluation.confusion.get("test", evaluation.confusion["train"]),
+        confusion=None if evaluation is None else _confusion(evaluation),
         class_names_truth=problem.class_names if evaluation else None,
         skipped=[(s.name, s.reason) for s in problem.table.skipped],
         profile_svg=problem.profile_svg,
@@ -56,16 +59,17 @@ def _found(method: str) -> str:
     return "What was found" if method == "auto" else f"What {method.upper()} found"
 
 
-def _card(run: Run | StoredRun, head: int, centres: np.ndarray, labelled: int) -> ClassCard:
+def _card(run: Run | StoredRun, head: int, centres: np.ndarray, labelled: int, confidence: float) -> ClassCard:
     answers, names, evaluation = run.answers, run.names, run.evaluation
     rows = answers.rows_of(head)
     doubt = rows[np.argsort(answers.confidence[rows], kind="stable")[:SHOWN]]
     recall = matched = None
     if evaluation is not None:
-        true = int(evaluation.matching.class_of[head])
+        true = int(evaluation.user_class_of[head])  # a known class keeps its name
         if true >= 0:
             matched = run.problem.class_names[true]
-            value = (evaluation.recall_train if evaluation.recall_test is None else evaluation.recall_test)[true]
+            tested = np.isfinite(evaluation.user_recall_test).any()
+            value = (evaluation.user_recall_test if tested else evaluation.user_recall_train)[true]
             recall = None if np.isnan(value) else float(value)
     return ClassCard(
         id=names.ids[head],
@@ -73,7 +77,7 @@ def _card(run: Run | StoredRun, head: int, centres: np.ndarray, labelled: int) -
         known=head < names.n_old,
         size=len(rows),
         labelled=labelled,
-        confidence=float(answers.confidence[rows].mean()) if len(rows) else 0.0,
+        confidence=confidence,
         tailedness=float(answers.tailedness[rows].mean()) if answers.tailedness is not None and len(rows) else None,
         typical=tuple(int(r) for r in typical_rows(answers, head, SHOWN)),
         uncertain=tuple(int(r) for r in doubt),
@@ -81,6 +85,12 @@ def _card(run: Run | StoredRun, head: int, centres: np.ndarray, labelled: int) -
         recall=recall,
         matched_to=matched,
     )
+
+
+def _confusion(evaluation: Evaluation) -> np.ndarray:
+    """Of the test rows, or of the unlabelled ones where there are none."""
+    tested = evaluation.user_confusion["test"]
+    return tested if tested.any() else evaluation.user_confusion["train"]
 
 
 def _directions(run: Run | StoredRun) -> np.ndarray:

@@ -49,7 +49,8 @@ def headline(data: ReportData, pictures: Pictures) -> str:
     """The few numbers a person looks for first."""
     known = sum(card.known for card in data.classes)
     sizes = [card.size for card in data.classes if card.size > 0]
-    confidences = [value for value in map(finite, data.row_confidence) if value is not None]
+    free = [value for value, told in zip(data.row_confidence, data.row_known_label, strict=True) if not told]
+    confidences = [value for value in map(finite, free) if value is not None]
     rows = len(data.row_names)
     labelled = sum(map(bool, data.row_known_label))
     tiles = [
@@ -64,13 +65,17 @@ def headline(data: ReportData, pictures: Pictures) -> str:
     if low is not None and middle is not None and high is not None:
         tiles.append((f"{middle:.0f}\u202f%", "expected right", f"{low:.0f} to {high:.0f}\u202f%, from hidden classes"))
     elif confidences:
-        tiles.append((percent(sum(confidences) / len(confidences)), "mean confidence", f"over all {noun(pictures)}s"))
+        tiles.append(
+            (percent(sum(confidences) / len(confidences)), "mean confidence", f"over unlabelled {noun(pictures)}s")
+        )
     for key, label, basis in (("in_bacc", "In-bACC", "on unseen images"), ("tr_bacc", "Tr-bACC", "on unlabelled rows")):
         value = finite(((data.metrics or {}).get(key) or {}).get("all"))
         if value is not None:
             tiles.append((f"{value:.1f}\u202f%", label, basis))
             break
-    tiles.append((f"{len(data.review):,}", "to review", f"most doubtful {noun(pictures)}s"))
+    issues = sum(position is not None for position in data.row_issue or ())
+    small = f"{count(issues, 'label')} in doubt" if issues else f"most doubtful {noun(pictures)}s"
+    tiles.append((f"{len(data.review):,}", "to review", small))
     return (
         '<ul class="headline">'
         + "".join(f"<li><b>{big}</b><span>{label}</span><small>{small}</small></li>" for big, label, small in tiles)
@@ -174,14 +179,18 @@ def galleries(data: ReportData, pictures: Pictures, card: ClassCard) -> str:
 
 
 def figure(data: ReportData, pictures: Pictures, row: int, where: str = "") -> str:
-    """One member: its picture when there is one, its name, how sure the model is, and (`where`) its class."""
+    """One member: its picture if any, its name, how sure the model is or that a person said so, and (`where`) its class."""
     name = str(data.row_names[row])
     mark = '<abbr title="labelled by a person">labelled</abbr> ' if data.row_known_label[row] else ""
     picture = pictures.show(row, name) if pictures else ""
+    sure = "" if mark else f"{percent(data.row_confidence[row])}{' sure' if where else ''}"
+    issue = None if data.row_issue is None else data.row_issue[row]
+    if issue is not None and 0 <= issue < len(data.classes):
+        sure = f"but looks like {escape(data.classes[issue].name)}"
     shown = name if where else name.replace("\\", "/").rsplit("/", 1)[-1]
     return (
         f'<figure>{picture}<figcaption>{where}<span class="file" title="{escape(name)}">{short(shown)}</span>'
-        f'<small title="confidence">{mark}{percent(data.row_confidence[row])}{" sure" if where else ""}</small>'
+        f'<small title="confidence">{mark}{sure}</small>'
         "</figcaption></figure>"
     )
 

@@ -26,6 +26,14 @@ EXPLAINED = {
         "In-bACC",
         "Unseen images, one at a time, with the matching frozen after training: what to expect in use.",
     ),
+    "user_tr_bacc": (
+        "Tr-bACC, as a user judges",
+        "Known classes must be called by their own names; only novel ones are matched, one to one, on these rows.",
+    ),
+    "user_in_bacc": (
+        "In-bACC, as a user judges",
+        "The same on unseen images, under the matching of the training rows.",
+    ),
     "in_bacc_rematch": (
         "In-bACC, rematched",
         "Matched afresh on the test set: hides a wrong matching, so it is optimistic.",

@@ -176,7 +176,7 @@ function show(i) {
   }
   if (card) { link.textContent = card.name; link.href = "#class-" + data.class[i]; link.className = card.known ? "known" : "novel"; }
   note.textContent = [data.labelled[i] ? "labelled" : card?.known ? "known" : "novel",
-    data.confidence[i] === null ? "" : data.confidence[i] + " % sure"].filter(Boolean).join(" · ");
+    data.labelled[i] || data.confidence[i] === null ? "" : data.confidence[i] + " % sure"].filter(Boolean).join(" · ");
   tip.replaceChildren(...(picture.className ? [picture] : []), link, data.name[i], note);
   tip.hidden = false;
   const [x, y] = place(i), w = tip.offsetWidth, h = tip.offsetHeight;

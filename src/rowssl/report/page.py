@@ -32,10 +32,10 @@ class ClassCard:
     known : whether the class had labels.
     size : unlabelled rows assigned to it plus labelled rows.
     labelled : labelled rows alone.
-    confidence : mean over its rows, 0 to 1.
+    confidence : mean over its unlabelled rows, 0 to 1; nan where all have labels.
     tailedness : None when the method has none.
     typical, uncertain, nearest : row numbers: most typical, most uncertain, nearest to other classes.
-    recall, matched_to : with known truth, the recall (0 to 1) and the name of the true class it was matched with.
+    recall, matched_to : with known truth, the recall (0 to 1) and the true class it stands for: a known one for itself.
     """
 
     id: str
@@ -62,6 +62,7 @@ class ReportData:
     facts : what was run: method, encoder, seed, versions, data fingerprint, split, seconds.
     classes : one card per class; `row_class` counts in this order.
     row_names, row_class, row_known_label, row_confidence, row_tailedness : one entry per row.
+    row_issue : for each row the class that its picture speaks for against its label, counted as `row_class`, or None.
     positions : (N, 2) map coordinates.
     thumbnail : row to the data URI (base64 png, jpeg, webp or gif) of a thumbnail, or None.
     review : rows a person should look at, most doubtful first.
@@ -92,6 +93,7 @@ class ReportData:
     skipped: Sequence[tuple[str, str]] = ()
     profile_svg: str | None = None
     trust: dict[str, Any] | None = None
+    row_issue: Sequence[int | None] | None = None
 
 
 def write_report(data: ReportData, path: Path) -> Path:
@@ -125,7 +127,7 @@ def check(data: ReportData) -> None:
     """Refuse columns of different lengths before anything is drawn from them."""
     rows = len(data.row_names)
     columns = {name: getattr(data, name) for name in ("row_class", "row_known_label", "row_confidence")}
-    columns |= {"row_tailedness": data.row_tailedness, "positions": data.positions}
+    columns |= {"row_tailedness": data.row_tailedness, "positions": data.positions, "row_issue": data.row_issue}
     for name, column in columns.items():
         if column is not None and len(column) != rows:
             raise ValueError(f"the report has {rows} row names but {len(column)} entries in {name}")

@@ -22,6 +22,7 @@ from rowssl import __version__, edit_run
 from rowssl.data.images import MAX_PIXELS
 from rowssl.edit_run import Changed, Terms
 from rowssl.errors import ImageError, InputError
+from rowssl.predict import Layout
 from rowssl.run_folder import Busy
 from rowssl.serve.bodies import Bodies
 from rowssl.serve.gate import Gate, Ticket
@@ -91,19 +92,24 @@ def create_app(served: Served, *, host: str = "127.0.0.1", token: str = "", limi
         openapi_extra={"requestBody": {"required": True, "content": _asked_about(served)}},
         responses=REFUSALS | {415: {"model": Problem, "description": "Not an image."}},
     )
-    async def predict(request: Request) -> Answer:
+    async def predict(
+        request: Request,
+        top: Annotated[int, Query(ge=0, le=1000, description="How many of the most likely classes to list.")] = 0,
+        abstain: Annotated[float, Query(ge=0, le=1, description="Below this confidence the answer abstains.")] = 0.0,
+    ) -> Answer:
+        asked = Layout(top, abstain)
         ticket = Ticket(limits.seconds)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "application/json":
             values = await request.body()  # before a place is taken: it may never come
-            return await answers.run(lambda: served.answer_embedding(_embedding(values)), ticket)
+            return await answers.run(lambda: served.answer_embedding(_embedding(values), asked), ticket)
         if kind != "multipart/form-data":
             raise HTTPException(415, "Send an image as multipart/form-data, or an embedding as application/json.")
         if not served.model.takes_images:
             raise HTTPException(422, 'The run is on embeddings: send JSON, {"embedding": [...]}, and no image.')
         try:
             file = await _upload(request, limits.upload)
-            return await answers.run(partial(_judge, served, file), ticket)
+            return await answers.run(partial(_judge, served, file, asked), ticket)
         finally:
             await request.close()
 
@@ -196,9 +202,9 @@ def _asked_about(served: Served) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
 
 
-def _judge(served: Served, file: BinaryIO) -> Answer:
+def _judge(served: Served, file: BinaryIO, asked: Layout) -> Answer:
     try:
-        return served.answer_image(file.read())
+        return served.answer_image(file.read(), asked)
     except ImageError as error:
         reason = str(error).removeprefix("cannot read image upload: ")
         if "megapixels" in reason:

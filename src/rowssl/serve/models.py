@@ -63,6 +63,7 @@ class Member(BaseModel):
     confidence: float
     second: ClassRef | None
     labelled: bool
+    label_issue: Annotated[ClassRef | None, Field(description="The class its picture speaks for against its label.")]
 
 
 class ClassSummary(ClassRef):
@@ -70,7 +71,7 @@ class ClassSummary(ClassRef):
 
     size: int
     labelled: int
-    confidence: float
+    confidence: Annotated[float | None, Field(description="Mean over its unlabelled images, if it has any.")]
     typical: Annotated[list[int], Field(description="Rows of its most typical images.")]
 
 
@@ -109,10 +110,18 @@ class Neighbour(BaseModel):
     label: ClassRef
 
 
+class Choice(ClassRef):
+    """A class and how likely it is."""
+
+    probability: float
+
+
 class Answer(ClassRef):
     """What the model says of one image."""
 
     confidence: float
+    abstained: Annotated[bool, Field(description="The confidence is below `abstain`: take the class for a guess.")]
+    top: Annotated[list[Choice], Field(description="The most likely classes, as many as `top` asked for.")]
     second: ClassRef | None
     far: Annotated[bool, Field(description="Far from everything the model was trained on.")]
     distance: Annotated[float, Field(description="To the nearest class; above 1 is far.")]

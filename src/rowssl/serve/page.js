@@ -144,7 +144,7 @@ async function open(id) {
   $("one-name").textContent = one.name;
   $("one-kind").textContent = one.kind;
   $("one-kind").className = `chip ${one.kind}`;
-  $("one-facts").textContent = [images(one.size), `${number(one.labelled)} labelled`, `mean confidence ${percent(one.confidence)}`,
+  $("one-facts").textContent = [images(one.size), `${number(one.labelled)} labelled`, one.confidence === null ? "" : `mean confidence ${percent(one.confidence)}`,
     one.name === one.id ? "" : `id ${one.id}`].filter(Boolean).join(" · ");
   $("new-name").value = one.name;
   for (const list of [$("other"), $("target")])
@@ -159,7 +159,7 @@ function add(one) {
   for (const member of one.members) {
     const button = element("button", { type: "button", className: "member", title: member.file }, picture(member.row, member.file),
       element("span", { textContent: run.pictures ? member.file : "" }),
-      element("small", { textContent: member.labelled ? "labelled" : percent(member.confidence) }));
+      element("small", { textContent: member.label_issue ? `labelled, but looks like ${member.label_issue.name}` : member.labelled ? "labelled" : percent(member.confidence) }));
     button.setAttribute("aria-pressed", "false");
     button.addEventListener("click", () => choose(member, button));
     $("members").append(element("li", {}, button));

@@ -22,9 +22,10 @@ from rowssl.edits import FILE, Edits
 from rowssl.errors import ImageError, InputError
 from rowssl.model import Prediction, load_model
 from rowssl.plain_files import read_plain
-from rowssl.results import typical_rows
+from rowssl.predict import Layout
+from rowssl.results import mean_confidence, typical_rows
 from rowssl.run_folder import locked, run_folder
-from rowssl.serve.models import Answer, ClassPage, ClassRef, ClassSummary, Member, Neighbour, Overview
+from rowssl.serve.models import Answer, Choice, ClassPage, ClassRef, ClassSummary, Member, Neighbour, Overview
 from rowssl.serve.neighbours import Neighbours
 from rowssl.stored_run import StoredRun, open_run
 
@@ -32,6 +33,7 @@ NEAREST = 8
 TYPICAL = 6
 THUMBNAIL = 160  # pixels of the longer side
 THUMBNAILS = 4096  # kept in memory, a few kB each
+ONE = Layout()  # one answer, however sure
 
 
 class NotThere(InputError):
@@ -50,8 +52,7 @@ class View:
         count = len(self.edits.classes)
         self.sizes = np.bincount(self.answers.head, minlength=count)
         self.labelled = stored.problem.labelled_counts(count)
-        sums = np.bincount(self.answers.head, weights=self.answers.confidence, minlength=count)
-        self.confidence = sums / np.maximum(self.sizes, 1)
+        self.confidence = mean_confidence(self.answers, stored.problem.targets, count)
 
     def place(self, text: str) -> int:
         """The place of the class that goes by an id, an id of old, or a name."""
@@ -72,7 +73,7 @@ class View:
             **self.ref(place).model_dump(),
             size=int(self.sizes[place]),
             labelled=int(self.labelled[place]),
-            confidence=float(self.confidence[place]),
+            confidence=None if np.isnan(self.confidence[place]) else float(self.confidence[place]),
             typical=typical_rows(self.answers, place, TYPICAL).tolist(),
         )
 
@@ -94,12 +95,14 @@ class View:
 
     def member(self, row: int) -> Member:
         head = int(self.answers.head[row])
+        issue = -1 if self.answers.issue is None else int(self.answers.issue[row])
         return Member(
             row=row,
             file=self.stored.problem.table.names[row],
             confidence=float(self.answers.confidence[row]),
             second=self.second(int(self.answers.second[row]), head),
             labelled=bool(self.stored.problem.targets[row] >= 0),
+            label_issue=self.ref(issue) if issue >= 0 else None,
         )
 
     def nearest(self, feature: np.ndarray) -> list[Neighbour]:
@@ -187,24 +190,24 @@ class Served:
             classes=view.summaries,
         )
 
-    def answer_image(self, data: bytes) -> Answer:
+    def answer_image(self, data: bytes, asked: Layout = ONE) -> Answer:
         """What the model says of an encoded picture; ImageError if it is none."""
         image = open_image(data, name="upload")
 
         def answer() -> Answer:
             x = self.model.trunk([image])
-            return self._answer(x, lambda: self.model.predict(x))
+            return self._answer(x, lambda: self.model.predict(x, top=asked.top), asked)
 
         return self._network.submit(answer).result()
 
-    def answer_embedding(self, values: list[float]) -> Answer:
+    def answer_embedding(self, values: list[float], asked: Layout = ONE) -> Answer:
         """What the model says of one embedding."""
         with np.errstate(over="ignore"):
             array = np.array([values], dtype=np.float32)
-        predict = partial(self.model.predict_embeddings, array)
-        return self._network.submit(self._answer, torch.from_numpy(array), predict).result()
+        predict = partial(self.model.predict_embeddings, array, top=asked.top)
+        return self._network.submit(self._answer, torch.from_numpy(array), predict, asked).result()
 
-    def _answer(self, x: Tensor, predict: Callable[[], list[Prediction]]) -> Answer:
+    def _answer(self, x: Tensor, predict: Callable[[], list[Prediction]], asked: Layout) -> Answer:
         with self._lock:  # no edit between the answer and the names it is told in
             view = self.view()
             (said,) = predict()
@@ -215,7 +218,8 @@ class Served:
             id=said.class_id, name=said.name, kind="known" if said.kind == "known" else "novel",
             confidence=said.confidence, far=said.far, distance=said.distance,
             second=view.ref(view.edits.place[said.second]) if said.second else None,
-            nearest=view.nearest(feature),
+            nearest=view.nearest(feature), abstained=asked.abstains(said),
+            top=[Choice(**view.ref(view.edits.place[one]).model_dump(), probability=p) for one, _, p in said.top],
         )  # fmt: skip
 
     def _thumb(self, row: int) -> bytes:
