@@ -277,7 +277,7 @@ class Transfer(Method):
         can_tune = self.tune and self.trials and feed.tuning is not None
         tuned = [Candidate(rho, stage) for stage in STAGES[1:] for rho in rhos] if can_tune else []
         self.chosen = self._choose(frozen, target)
-        self._answer(feed, target)
+        self.answer(feed, target)
         if tuned and not self._in_time(feed):
             self.note = f"tuning would take about {feed.tuning_seconds:.0f} s more, which the time limit does not leave"
             tuned = []
@@ -290,7 +290,7 @@ class Transfer(Method):
             if self.chosen.stage != "frozen":
                 labelled = (target >= 0).numpy()
                 self.metric.inner = self._tuned(feed, views, labelled, target, self.n_old, self.chosen.stage)
-                self._answer(feed, target)
+                self.answer(feed, target)
             yield ""
 
     def _in_time(self, feed: Feed) -> bool:
@@ -304,7 +304,7 @@ class Transfer(Method):
             found |= {"expected": self.confidence.expected_facts(), "reliability": self.reliability}
         return found
 
-    def _answer(self, feed: Feed, target: Tensor) -> None:
+    def answer(self, feed: Feed, target: Tensor) -> None:
         """Fit the metric, find the centroids, calibrate: the model of the chosen candidate."""
         assert self.chosen is not None
         x = self._fit_metric(feed, target, self.chosen)
