@@ -6,7 +6,7 @@ The same command continues a run that was killed: finished parts (trunk cache, c
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,21 +25,22 @@ from rowssl.epoch_log import EpochLog
 from rowssl.errors import InputError
 from rowssl.evaluate import Evaluation
 from rowssl.features import Features, open_features
+from rowssl.held_out import Kept, held_back
 from rowssl.identity import identities, refuse_another
 from rowssl.judge import judge, tail_measure
 from rowssl.memory import peak_memory, reused_blocks
-from rowssl.methods import build_method, check_method
+from rowssl.methods import METHODS, build_method, check_method
 from rowssl.methods.base import Method
+from rowssl.nn.tails import is_from_scratch
 from rowssl.problem import Problem, load_problem
 from rowssl.progress import bar, err
 from rowssl.results import Answers, ClassIds, answer, name_heads
 from rowssl.run_folder import alone
 from rowssl.train import Optimisation, train
-from rowssl.training_plan import is_from_scratch, schedule
+from rowssl.training_plan import learning_rate, schedule
 
 SHOWN_SKIPPED = 10
 SMALL_STEP = 16_384  # entries of a batch of features
-GENTLE = 0.2  # of the usual learning rate, for weights that were trained before
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
         classes, how = class_count(config, problem, features)
     say(f"{classes} classes ({how}); method {config.method.name}, seed {config.seed}")
 
-    feed = build_feed(config, problem, features, device)
+    held = held_back(problem.targets, config.train.held, config.seed) if METHODS[config.method.name].trains else []
+    feed = build_feed(config, problem, features, device, held)
     options = dict(config.method.options)
     if uses_oracle(options):
         options["oracle_truth"] = torch.from_numpy(require_truth(problem, "a true_prior oracle"))
@@ -108,12 +110,16 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
     ).to(device)  # fmt: skip
     if start is not None:
         start.warm(method, problem, features)
+    if len(held):
+        method.kept = Kept(method, held, problem.targets[held]).to(device)
     beginning = [] if start is None else [start.digest]
     facts = [problem.table.fingerprint(), features.encoder.fingerprint, str(classes), *beginning]
     own = identities(config, feed, features.views, *facts)
     finished = refuse_another(out, own)
     identity = (finished if method.trains else None) or own[0]  # what is not trained is another one in another version
     curves, scores = run_training(method, feed, config, problem, out, identity, own) if method.trains else ([], None)
+    if method.kept is not None:
+        method.kept.put_back(method)
     with torch.no_grad():
         method.finish(feed)
 
@@ -195,8 +201,12 @@ def class_count(config: RunConfig, problem: Problem, features: Features) -> tupl
     return estimate.best, f"estimated, between {estimate.low} and {estimate.high}"
 
 
-def build_feed(config: RunConfig, problem: Problem, features: Features, device: torch.device) -> Feed:
-    """The training set as the method will see it."""
+def build_feed(
+    config: RunConfig, problem: Problem, features: Features, device: torch.device, held: Sequence[int] | np.ndarray = ()
+) -> Feed:
+    """The training set as the method will see it, without the labels that are held back."""
+    targets = problem.targets.copy()
+    targets[np.asarray(held, dtype=np.int64)] = -1
     options = config.train
     batch_size, epochs = schedule(config, len(problem.table), from_scratch=is_from_scratch(features.encoder.tail))
     pooled = len(features.train.shape) == 1
@@ -208,7 +218,7 @@ def build_feed(config: RunConfig, problem: Problem, features: Features, device: 
     if makes_views(features.train) and options.mix is None:  # mixing stands for more views than are cached
         augmentation = replace(augmentation, mix=0.0)
     return Feed(
-        features.train, problem.targets,
+        features.train, targets,
         batch_size=batch_size, epochs=epochs, seed=config.seed, augmentation=augmentation, device=device,
         tuning=features.tuning,
     )  # fmt: skip
@@ -233,8 +243,7 @@ def run_training(
     Returns these lines, and the tailedness of the rows at the end (N,) if it had to be known.
     """
     options = Optimisation(
-        lr=config.train.lr
-        or (0.01 if is_from_scratch(method.tail) else 0.1) * (1.0 if config.start is None else GENTLE),
+        lr=learning_rate(config, from_scratch=is_from_scratch(method.tail)),
         momentum=config.train.momentum,
         weight_decay=config.train.weight_decay,
         save_seconds=config.train.save_seconds,
