@@ -43,12 +43,9 @@ def test_a_start_from_an_answer_is_trained_for_steps(method: str, rows: int, ste
 def test_the_rate_by_where_training_begins() -> None:
     paper = {"method": {"options": {"preset": "paper"}}}
     assert learning_rate(build_config(paper)) == 0.1
-    assert learning_rate(build_config({})) == learning_rate(build_config({"method": {"name": "simgcd"}})) == 0.1 * 0.2
-    assert (
-        learning_rate(build_config({**paper, "start": "/run"}))
-        == learning_rate(build_config({"start": "/run"}))
-        == 0.1 * 0.2
-    )
+    assert learning_rate(build_config({})) == learning_rate(build_config({"method": {"name": "simgcd"}})) == 0.1 * 0.1
+    assert learning_rate(build_config({**paper, "start": "/run"})) == 0.1 * 0.2
+    assert learning_rate(build_config({"start": "/run"})) == 0.1 * 0.1
     assert learning_rate(build_config({}), from_scratch=True) == 0.01
     assert learning_rate(build_config({"train": {"lr": 0.3}})) == 0.3
 

@@ -6,7 +6,7 @@ The same command continues a run that was killed: finished parts (trunk cache, c
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,7 +99,8 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
         classes, how = class_count(config, problem, features)
     say(f"{classes} classes ({how}); method {config.method.name}, seed {config.seed}")
 
-    held = held_back(problem.targets, config.train.held, config.seed) if METHODS[config.method.name].trains else []
+    share = config.train.held if METHODS[config.method.name].trains else 0.0
+    held = held_back(problem.targets, share, config.seed)
     feed = build_feed(config, problem, features, device, held)
     options = dict(config.method.options)
     if uses_oracle(options):
@@ -202,11 +203,12 @@ def class_count(config: RunConfig, problem: Problem, features: Features) -> tupl
 
 
 def build_feed(
-    config: RunConfig, problem: Problem, features: Features, device: torch.device, held: Sequence[int] | np.ndarray = ()
+    config: RunConfig, problem: Problem, features: Features, device: torch.device, held: np.ndarray | None = None
 ) -> Feed:
     """The training set as the method will see it, without the labels that are held back."""
     targets = problem.targets.copy()
-    targets[np.asarray(held, dtype=np.int64)] = -1
+    if held is not None:
+        targets[held] = -1
     options = config.train
     batch_size, epochs = schedule(config, len(problem.table), from_scratch=is_from_scratch(features.encoder.tail))
     pooled = len(features.train.shape) == 1
