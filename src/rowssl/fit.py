@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rowssl import distributed
+from rowssl import distributed, methods
 from rowssl.checkpoint import Checkpoints
 from rowssl.config import RunConfig
 from rowssl.continued import open_start
@@ -29,7 +29,7 @@ from rowssl.held_out import Kept, held_back
 from rowssl.identity import identities, refuse_another
 from rowssl.judge import judge, tail_measure
 from rowssl.memory import peak_memory, reused_blocks
-from rowssl.methods import METHODS, build_method, check_method
+from rowssl.methods import build_method, check_method
 from rowssl.methods.base import Method
 from rowssl.nn.tails import is_from_scratch
 from rowssl.problem import Problem, load_problem
@@ -99,7 +99,7 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
         classes, how = class_count(config, problem, features)
     say(f"{classes} classes ({how}); method {config.method.name}, seed {config.seed}")
 
-    share = config.train.held if METHODS[config.method.name].trains else 0.0
+    share = config.train.held if methods.METHODS[config.method.name].trains else 0.0
     held = held_back(problem.targets, share, config.seed)
     feed = build_feed(config, problem, features, device, held)
     options = dict(config.method.options)
