@@ -12,7 +12,7 @@ from rowssl.config import RunConfig, build_config
 from rowssl.features import open_features
 from rowssl.nn.encoders import Encoder, build_encoder
 from rowssl.problem import load_problem
-from rowssl.training_plan import cached_views, schedule
+from rowssl.training_plan import cached_views, learning_rate, schedule
 
 
 @pytest.mark.parametrize(
@@ -21,9 +21,33 @@ from rowssl.training_plan import cached_views, schedule
      (50_000, False, (128, 44)), (200_000, False, (128, 11)), (10**6, False, (128, 5)), (300, True, (64, 200))],
 )  # fmt: skip
 def test_batch_and_epochs_by_size(rows, from_scratch, expected):
-    assert schedule(build_config({}), rows, from_scratch=from_scratch) == expected
+    paper = build_config({"method": {"options": {"preset": "paper"}}})
+    assert schedule(paper, rows, from_scratch=from_scratch) == expected
     asked = build_config({"train": {"batch_size": 16, "epochs": 3}})
     assert schedule(asked, rows, from_scratch=from_scratch) == (16, 3)
+
+
+@pytest.mark.parametrize("method", ["dts", "simgcd"])
+@pytest.mark.parametrize(
+    ("rows", "steps", "epochs"),
+    [(10, 300, 300), (600, 297, 33), (2047, 310, 10), (2048, 304, 19), (11_000, 1105, 13), (50_000, 3120, 8), (10**6, 39060, 5)],
+)  # fmt: skip
+def test_a_start_from_an_answer_is_trained_for_steps(method: str, rows: int, steps: int, epochs: int) -> None:
+    config = build_config({"method": {"name": method}})
+    batch_size, found = schedule(config, rows)
+    assert (found, found * max(1, rows // batch_size)) == (epochs, steps)
+    assert schedule(config, rows, from_scratch=True)[1] > epochs / 2
+    assert schedule(build_config({"train": {"epochs": 7}}), rows)[1] == 7
+
+
+def test_the_rate_by_where_training_begins() -> None:
+    paper = {"method": {"options": {"preset": "paper"}}}
+    assert learning_rate(build_config(paper)) == 0.1
+    assert learning_rate(build_config({})) == learning_rate(build_config({"method": {"name": "simgcd"}})) == 0.1 * 0.1
+    assert learning_rate(build_config({**paper, "start": "/run"})) == 0.1 * 0.2
+    assert learning_rate(build_config({"start": "/run"})) == 0.1 * 0.1
+    assert learning_rate(build_config({}), from_scratch=True) == 0.01
+    assert learning_rate(build_config({"train": {"lr": 0.3}})) == 0.3
 
 
 def with_epochs(epochs: int, **encoder: object) -> RunConfig:

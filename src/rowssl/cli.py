@@ -175,7 +175,7 @@ def fit(
     classes: Annotated[
         str | None, typer.Option(help="Number of classes, auto (estimated) or oracle (the truth's).")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs [20 to 200, by the size of the data].")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs [by the size of the data].")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows per step.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed.")] = None,

@@ -88,6 +88,8 @@ class TrainConfig(Strict):
     mix: float | None = Field(default=None, ge=0, le=1)
     dropout: float | None = Field(default=None, ge=0, lt=1)
     noise: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    # Share of the labels that is held back to judge the training as it goes; the last good state is kept. 0: none is.
+    held: float = Field(default=0.0, ge=0, le=0.5)
     evaluate_every: int = Field(default=10, ge=1)
     save_seconds: float = Field(default=30.0, ge=0)
     save_within_seconds: float = Field(default=120.0, ge=0)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rowssl import distributed
+from rowssl import distributed, methods
 from rowssl.checkpoint import Checkpoints
 from rowssl.collapse import collapse, without_pictures
 from rowssl.config import RunConfig
@@ -26,22 +26,23 @@ from rowssl.epoch_log import EpochLog
 from rowssl.errors import InputError
 from rowssl.evaluate import Evaluation
 from rowssl.features import Features, open_features
+from rowssl.held_out import Kept, held_back
 from rowssl.identity import identities, refuse_another
 from rowssl.judge import judge, tail_measure
 from rowssl.memory import peak_memory, reused_blocks
 from rowssl.methods import build_method, check_method
 from rowssl.methods.base import Method
 from rowssl.methods.transfer import Transfer
+from rowssl.nn.tails import is_from_scratch
 from rowssl.problem import Problem, load_problem
 from rowssl.progress import bar, err
 from rowssl.results import Answers, ClassIds, answer, name_heads, with_issues
 from rowssl.run_folder import alone
 from rowssl.train import Optimisation, train
-from rowssl.training_plan import is_from_scratch, schedule
+from rowssl.training_plan import learning_rate, schedule
 
 SHOWN_SKIPPED = 10
 SMALL_STEP = 16_384  # entries of a batch of features
-GENTLE = 0.2  # of the usual learning rate, for weights that were trained before
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,9 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
         classes, how = class_count(config, problem, features)
     say(f"{classes} classes ({how}); method {config.method.name}, seed {config.seed}")
 
-    feed = build_feed(config, problem, features, device)
+    share = config.train.held if methods.METHODS[config.method.name].trains else 0.0
+    held = held_back(problem.targets, share, config.seed)
+    feed = build_feed(config, problem, features, device, held)
     options = dict(config.method.options)
     if uses_oracle(options):
         options["oracle_truth"] = torch.from_numpy(require_truth(problem, "a true_prior oracle"))
@@ -114,6 +117,8 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
         method.ends = began + config.train.time_limit
     if start is not None:
         start.warm(method, problem, features)
+    if len(held):
+        method.kept = Kept(method, held, problem.targets[held]).to(device)
     beginning = [] if start is None else [start.digest]
     facts = [problem.table.fingerprint(), features.encoder.fingerprint, str(classes), *beginning]
     own = identities(config, feed, features.views, *facts)
@@ -147,6 +152,8 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
         }
         return Run(config, problem, features, method, answers, names, evaluation, metrics, curves, seconds, test)
 
+    if method.kept is not None:
+        method.kept.put_back(method)
     run = None
     with torch.no_grad():
         for following in method.answers(feed):
@@ -215,8 +222,13 @@ def class_count(config: RunConfig, problem: Problem, features: Features) -> tupl
     return estimate.best, f"estimated, between {estimate.low} and {estimate.high}"
 
 
-def build_feed(config: RunConfig, problem: Problem, features: Features, device: torch.device) -> Feed:
-    """The training set as the method will see it."""
+def build_feed(
+    config: RunConfig, problem: Problem, features: Features, device: torch.device, held: np.ndarray | None = None
+) -> Feed:
+    """The training set as the method will see it, without the labels that are held back."""
+    targets = problem.targets.copy()
+    if held is not None:
+        targets[held] = -1
     options = config.train
     batch_size, epochs = schedule(config, len(problem.table), from_scratch=is_from_scratch(features.encoder.tail))
     pooled = len(features.train.shape) == 1
@@ -228,7 +240,7 @@ def build_feed(config: RunConfig, problem: Problem, features: Features, device: 
     if makes_views(features.train) and options.mix is None:  # mixing stands for more views than are cached
         augmentation = replace(augmentation, mix=0.0)
     return Feed(
-        features.train, problem.targets,
+        features.train, targets,
         batch_size=batch_size, epochs=epochs, seed=config.seed, augmentation=augmentation, device=device,
         tuning=features.tuning, tuning_seconds=features.tuning_seconds,
     )  # fmt: skip
@@ -253,8 +265,7 @@ def run_training(
     Returns these lines, and the tailedness of the rows at the end (N,) if it had to be known.
     """
     options = Optimisation(
-        lr=config.train.lr
-        or (0.01 if is_from_scratch(method.tail) else 0.1) * (1.0 if config.start is None else GENTLE),
+        lr=learning_rate(config, from_scratch=is_from_scratch(method.tail)),
         momentum=config.train.momentum,
         weight_decay=config.train.weight_decay,
         save_seconds=config.train.save_seconds,

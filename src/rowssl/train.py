@@ -127,6 +127,8 @@ def train(
         optimiser.step()
         optimiser.zero_grad()  # not only before the next backward pass: the forward one wants the memory
         method.after_step(batch, result)
+        if batch.last_of_epoch and method.kept is not None:
+            method.kept.look(method, feed, batch.epoch + 1)
         age, patience = (
             time.monotonic() - saved,
             (options.save_within_seconds, options.save_seconds)[batch.last_of_epoch],

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-from torch import nn
 
 from rowssl.config import RunConfig
-from rowssl.methods import METHODS
-from rowssl.nn.convnet import ConvNet
+from rowssl.methods import METHODS, method_options
 from rowssl.nn.encoders import Encoder
+from rowssl.nn.tails import is_from_scratch
 
+GENTLE = 0.2  # of the usual learning rate, for weights that were trained before
+ANSWERED = 0.1  # the same for a classifier that begins with an answer: twice as long, it ends where it did
 SMALL_DATA = 2048  # rows; below, batches are half as large
 PAPER_STEPS = 17_000  # 200 epochs of CIFAR-100-LT; larger data need fewer epochs for as many steps
+# A classifier that begins with an answer needs little: as many steps as a tenth of the rows in batches of one, within limits.
+ANSWERED_STEPS, ANSWERED_ROWS = (300, 3_000), 10
 FEWEST = 5  # epochs of large data: schedules and the smoothed states of the methods need a few
 MOST_VIEWS = 8
 TUNING_VIEWS = 4  # of each labelled picture, for methods that tune the last stage
@@ -22,11 +25,26 @@ def schedule(config: RunConfig, rows: int, *, from_scratch: bool = False) -> tup
     """Batch size and epochs for so many training rows; a whole network takes longer than a tail on good features."""
     small = rows < SMALL_DATA
     batch_size = config.train.batch_size or (64 if small else 128)
+    if begins_with_answer(config) and not from_scratch:
+        steps = int(np.clip(rows // ANSWERED_ROWS, *ANSWERED_STEPS))
+        return batch_size, config.train.epochs or max(FEWEST, round(steps / max(1, rows // batch_size)))
     if small and not from_scratch:
         usual = int(np.clip(rows // 6, 50, 200))
     else:
         usual = int(np.clip(round(PAPER_STEPS / max(1, rows // batch_size)), FEWEST, 200))
     return batch_size, config.train.epochs or (usual if config.start is None else usual // 4)
+
+
+def begins_with_answer(config: RunConfig) -> bool:
+    """Whether the classifier starts from the closed form's answer, which training only has to improve."""
+    return method_options(config.method.name, config.method.options).get("classifier_init") == "transfer"
+
+
+def learning_rate(config: RunConfig, *, from_scratch: bool = False) -> float:
+    """As asked; else the paper's, less for a whole network, and a part of it for what was trained or solved before."""
+    usual = 0.01 if from_scratch else 0.1
+    answered = begins_with_answer(config) and not from_scratch
+    return config.train.lr or usual * (ANSWERED if answered else 1.0 if config.start is None else GENTLE)
 
 
 def cached_views(config: RunConfig, rows: int, encoder: Encoder) -> int:
@@ -50,8 +68,3 @@ def views_follow(config: RunConfig) -> tuple[object, ...]:
     train, method = config.train, METHODS[config.method.name]
     given = config.encoder.views is not None
     return () if given else (train.epochs, train.batch_size, train.noise, config.start is None, method.least_views)
-
-
-def is_from_scratch(tail: nn.Module) -> bool:
-    """Whether a whole network is trained, and not the end of a pretrained one."""
-    return any(isinstance(part, ConvNet) for part in tail.modules())

@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contract.problems import Problem, build, feed_of, long_tailed
+from reference.naive import softmax, teacher_temperature
 from reference.naive_dts import NaiveDTS
 from rowssl.errors import InputError
 from rowssl.methods import dts_state
-from rowssl.methods.dts import DTS
+from rowssl.methods.dts import DTS, keep_shares
 from rowssl.methods.dts_options import DTSOptions, dts_options
 from rowssl.train import Optimisation, train
 
@@ -124,6 +125,31 @@ def test_without_uncertainty_the_teacher_is_simgcds_with_labels_substituted(tiny
     assert torch.equal(assigned, torch.where(batch.target >= 0, batch.target, o.chunk(2)[0].argmax(1)))
 
 
+def test_uncertainty_within_known_and_novel_by_loops(tiny: Problem) -> None:
+    """Every row's known classes keep the probability that they had without u; among them and among novel ones u decides."""
+    method = build("dts-paper", tiny, u_moves="within")
+    assert isinstance(method, DTS)
+    method.u.copy_(torch.linspace(0, 0.3, tiny.n_classes))
+    feed = feed_of(tiny, epochs=5, batch_size=16)
+    batch = feed.batch(11)
+    o = torch.cat([torch.randn(32, tiny.n_classes, generator=torch.Generator().manual_seed(0)) * 0.2])
+    q, _ = method._pseudo_labels(o, replace(batch, target=torch.full_like(batch.target, -1)))
+    tau = teacher_temperature(batch.epoch)
+    for got, row in zip(q.numpy(), o.numpy(), strict=True):
+        plain = softmax(row, tau)
+        for part in (range(tiny.n_old), range(tiny.n_old, tiny.n_classes)):
+            share = sum(plain[c] for c in part)
+            adjusted = softmax(np.array([row[c] + float(method.u[c]) for c in part]), tau)
+            for place, c in enumerate(part):
+                assert abs(got[c] - share * adjusted[place]) <= TOLERANCE
+
+
+@pytest.mark.parametrize("n_old", [0, 6])
+def test_without_known_or_without_novel_classes_nothing_is_held_together(n_old: int) -> None:
+    logits, before = torch.randn(4, 6), torch.randn(4, 6)
+    torch.testing.assert_close(keep_shares(logits, before, n_old).softmax(1), logits.softmax(1))
+
+
 def run(problem: Problem, *, preset: str = "paper", epochs: int = 3, **options: Any) -> list[float]:
     """Losses of every epoch and u at the end: whatever an option does must show here."""
     truth = torch.from_numpy(problem.truth)
@@ -163,6 +189,7 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "lambda_var": (3.0, {}),
     "u_scale": (15.0, {}),
     "u_mask": ("top1", {}),
+    "u_moves": ("within", {"u_scale": 15.0}),
     "u_momentum": (0.9, {}),
     "pseudo_label": ("student", {"u_scale": 15.0}),
     "tau_constant": (0.5, {"temperature": "constant"}),
@@ -170,7 +197,7 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
 CHOICES = {
     "queue_init": ("empty", "random", "data"),
     "u_empty": ("zero", "keep", "one", "max"),
-    "classifier_init": ("random", "kmeans", "semi_kmeans"),
+    "classifier_init": ("random", "kmeans", "semi_kmeans", "transfer"),
     "score": ("prototype", "instance", "loss"),
     "temperature": ("density", "constant", "cosine", "estimated_prior", "true_prior"),
     "uncertainty": ("tailedness", "none", "confidence", "estimated_prior", "true_prior"),
@@ -223,7 +250,11 @@ def test_ablations_run_under_both_presets(tiny: Problem, preset: str, ablation: 
 def test_the_presets_are_two_mechanisms(tiny: Problem, plain: list[float]) -> None:
     assert run(tiny, preset="official") != plain
     assert dts_options("paper") == DTSOptions()
-    assert dts_options() == dts_options("tuned") == dts_options("paper", epsilon=1.0, u_momentum=0.9, u_empty="max")
+    tuned = {"epsilon": 1.0, "u_momentum": 0.9, "u_empty": "max", "u_moves": "within", "classifier_init": "transfer"}
+    assert dts_options() == dts_options("tuned") == dts_options("paper", **tuned)
+    for preset in ("paper", "official"):  # every class's u, and a random start, as published
+        assert dts_options(preset).u_moves == "anywhere"
+        assert dts_options(preset).classifier_init == "random"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rowssl import distributed
 from rowssl.data.loader import Feed
+from rowssl.held_out import Kept
 from rowssl.nn.heads import CosineClassifier
 from rowssl.types import Batch, Step
 
@@ -47,6 +48,7 @@ class Method(nn.Module):
         self.tail = tail
         self.out_dim = int(tail.out_dim)  # type: ignore[arg-type]
         self.classifier = CosineClassifier(self.out_dim, n_classes, generator=self.generator)
+        self.kept: Kept | None = None  # where hidden labels judge the training
 
     @staticmethod
     def wrap_tail(tail: nn.Module, options: dict[str, Any]) -> nn.Module:

@@ -53,7 +53,10 @@ class DTS(TailednessState):
         u = opt.lambda_var * opt.u_scale * self.u
         if opt.u_mask == "top1":
             u = u * F.one_hot(logits.argmax(1), self.n_classes)
-        q = F.softmax(torch.add(u / tau_t, logits, alpha=1 / tau_t), dim=1)
+        sharp = torch.add(u / tau_t, logits, alpha=1 / tau_t)
+        if opt.u_moves == "within":
+            sharp = keep_shares(sharp, logits / tau_t, self.n_old)
+        q = F.softmax(sharp, dim=1)
         known = labelled.repeat(2).nonzero()[:, 0]
         q[known] = 0.0
         q[known, batch.target[labelled].repeat(2)] = 1.0
@@ -90,3 +93,13 @@ class DTS(TailednessState):
             sup_tau=opt.sup_temperature,
             weights=(1 - opt.lambda_rep, opt.lambda_rep),
         )
+
+
+def keep_shares(logits: Tensor, before: Tensor, n_old: int) -> Tensor:
+    """Shift adjusted logits so that the known classes together keep the probability they had before, (B, C) -> (B, C)."""
+    known, novel = slice(n_old), slice(n_old, None)
+    shift = [
+        before[:, part].logsumexp(1, keepdim=True) - logits[:, part].logsumexp(1, keepdim=True)
+        for part in (known, novel)
+    ]
+    return torch.cat([logits[:, known] + shift[0], logits[:, novel] + shift[1]], dim=1)

@@ -51,12 +51,14 @@ class DTSOptions:
     lambda_var: float = 1.0  # Eq. (11)
     u_scale: float = 1.0
     u_mask: Literal["all", "top1"] = "all"  # u enters every logit, or only the largest
+    u_moves: Literal["anywhere", "within"] = "anywhere"  # probability from class to class, or never from known to novel
     u_momentum: Share = 0.0  # 0: std of this epoch; 0.9: smoothed
     u_empty: Literal["zero", "keep", "one", "max"] = "zero"  # class with none or one sample
     pseudo_label: Literal["teacher", "student"] = "teacher"  # class of S^c: argmax of q, or of the plain logits
     # Start of the classifier: random; k-means of the encoder's features (the public code's experiments), clusters of known
-    # classes matched to them on the labelled rows; or semi-supervised k-means, labelled rows pinned to their classes.
-    classifier_init: Literal["random", "kmeans", "semi_kmeans"] = "random"
+    # classes matched to them on the labelled rows; semi-supervised k-means, labelled rows pinned to their classes; or the
+    # answer of the closed form `transfer`.
+    classifier_init: Literal["random", "kmeans", "semi_kmeans", "transfer"] = "random"
 
     # Ablations of the paper's appendix.
     score: Literal["prototype", "instance", "loss"] = "prototype"
@@ -90,7 +92,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "epsilon": 1.0,
         "u_momentum": 0.9,
         "u_empty": "max",
-    },  # the default: chosen on labelled rows alone, see docs/methods/dts.md
+        "u_moves": "within",
+        "classifier_init": "transfer",
+    },  # the default: see docs/methods/dts.md
 }
 
 

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rowssl.cluster import kmeans
-from rowssl.count import sample_rows
 from rowssl.data.loader import Feed
 from rowssl.density import (
     ClassStatistics,
@@ -29,13 +28,11 @@ from rowssl.errors import InputError
 from rowssl.methods.base import Method, joined, projector_sizes, seeded_rows
 from rowssl.methods.dts_choices import ClassPrior, LossMemory
 from rowssl.methods.dts_options import dts_options
-from rowssl.methods.readout import class_centres
+from rowssl.methods.start import START_ROWS, start_classifier
 from rowssl.nn.heads import Projector
 from rowssl.nn.state import MomentumCopy, Queue
 from rowssl.resting import Resting
 from rowssl.types import Batch, Step
-
-START_ROWS = 100_000  # rows that the start is estimated from, at the most
 
 
 class TailednessState(Method):
@@ -80,17 +77,7 @@ class TailednessState(Method):
         super().start(feed)
         self.key.follow(nn.Sequential(self.tail, self.projector))
         opt, many = self.options, len(feed) > START_ROWS
-        if opt.classifier_init != "random":
-            sizes = {"n_old": self.n_old, "n_classes": self.n_classes}
-            target, how = feed.targets.cpu(), opt.classifier_init
-            if many:
-                some = sample_rows(target.numpy(), self.n_old, START_ROWS, self.seed)
-                target = target[torch.from_numpy(some)]
-                features = joined((F.normalize(self.tail(x), dim=1) for _, x in feed.chunks(some)), len(some))
-            else:
-                features = self.unit_features(feed)
-            centres = class_centres(features, target, how, **sizes, seed=self.seed, n_init=10, max_iter=100)
-            self.classifier.set_directions(centres)
+        start_classifier(self, feed, opt.classifier_init)
         rows = seeded_rows(len(feed), self.queue.size, self.seed)
         chosen: np.ndarray | None = None
         if many:  # both begin with the same rows

@@ -9,8 +9,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from rowssl import losses
+from rowssl.data.loader import Feed
 from rowssl.methods.base import Method, projector_sizes
 from rowssl.methods.readout import check_choice
+from rowssl.methods.start import STARTS, start_classifier
 from rowssl.nn.heads import Projector
 from rowssl.schedules import cosine, teacher_temperature
 from rowssl.types import Batch, Step
@@ -34,6 +36,7 @@ class SimGCD(Method):
         temperature: str = "constant",  # of InfoNCE: tau_u, or "cosine": a schedule from tau_u down to tau_min
         tau_min: float = 0.1,
         tau_c: float = 0.07,  # supervised contrastive
+        classifier_init: str = "transfer",  # or kmeans, semi_kmeans, random: where the classifier begins
         **common: Any,
     ) -> None:
         super().__init__(tail, **common)
@@ -42,6 +45,12 @@ class SimGCD(Method):
         self.epsilon, self.supervised_weight = epsilon, supervised_weight
         self.tau_s, self.tau_t, self.tau_t_epochs, self.tau_u, self.tau_c = tau_s, tau_t, tau_t_epochs, tau_u, tau_c
         self.temperature, self.tau_min = check_choice("temperature", temperature, ("constant", "cosine")), tau_min
+        self.classifier_init = check_choice("classifier_init", classifier_init, STARTS)
+
+    def start(self, feed: Feed) -> None:
+        """The first directions of the classifier."""
+        super().start(feed)
+        start_classifier(self, feed, self.classifier_init)
 
     def loss(self, batch: Batch) -> Step:
         """0.65 (distillation + eps (log C - H) + InfoNCE) + 0.35 (cross-entropy + supervised contrastive)."""

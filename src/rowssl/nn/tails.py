@@ -13,9 +13,14 @@ from rowssl.nn.convnet import ConvNet
 from rowssl.nn.standard import Standardised
 from rowssl.nn.vit import LastBlocks
 
-__all__ = ["AdapterTail", "BlockTail", "ConvNet", "Frozen", "Pool", "StageTail"]
+__all__ = ["AdapterTail", "BlockTail", "ConvNet", "Frozen", "Pool", "StageTail", "is_from_scratch"]
 
 BlockTail = LastBlocks  # tokens (B, T, d) -> (B, d)
+
+
+def is_from_scratch(tail: nn.Module) -> bool:
+    """Whether a whole network is trained, and not the end of a pretrained one."""
+    return any(isinstance(part, ConvNet) for part in tail.modules())
 
 
 class Frozen(nn.Module):

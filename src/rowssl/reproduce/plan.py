@@ -15,6 +15,11 @@ from rowssl.reproduce.spec import Block, Data, Item, Line
 SCALES = ("full", "small")
 SMALL = {"epochs": 20, "views": 2}
 SEEDS = {"full": (0, 1, 2), "small": (0,)}
+# As in the paper, classifiers begin at random, and with them the whole length of its training.
+FROM_RANDOM: dict[str, dict[str, Any]] = {
+    "simgcd": {"classifier_init": "random"},
+    "dts": {"classifier_init": "random", "u_moves": "anywhere"},
+}
 TRUE_CLASSES = {"cifar100": 100, "imagenet100": 100, "herbarium19": 683, "cub200": 200}
 
 
@@ -129,6 +134,8 @@ def _cell(
     options |= {name: max(1, round(factor * classes)) for name, factor in line.per_class.items()}
     if settings.preset is not None and line.method == "dts":
         options = {"preset": settings.preset, **options}
+    else:
+        options = {**FROM_RANDOM.get(line.method, {}), **options}
     overrides: dict[str, Any] = {f"method.options.{name}": value for name, value in options.items()}
     if not settings.small:
         overrides |= {f"train.{name}": value for name, value in item.train.items()}
