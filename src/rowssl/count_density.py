@@ -94,9 +94,7 @@ def _note(labelled: np.ndarray, agreement: float, known: float) -> str:
     return said
 
 
-def labelled_share(
-    x: Tensor, target: np.ndarray, n_old: int, nearest: int = NEIGHBOURS
-) -> tuple[np.ndarray, float]:
+def labelled_share(x: Tensor, target: np.ndarray, n_old: int, nearest: int = NEIGHBOURS) -> tuple[np.ndarray, float]:
     """The share of each known class's rows that has a label, (C,) in (0, 1], and the relative error of it all.
 
     Of a labelled row's neighbours, a share `purity` is of its class. Those that are not are labelled as often as any row,
