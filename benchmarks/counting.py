@@ -7,8 +7,8 @@
     python benchmarks/counting.py --quick
 
 `shared` is the estimator as it is; `by itself` does the same work for every number of clusters anew, and must say the same. `gcd`
-and `balanced` search the k whose k-means agrees best with the labels, and share a tree that all of them start from; `density`,
-which `--classes auto` uses, reads all granularities from one tree. `k-means++` is the search as it was published: for every k
+and `balanced` search the k whose k-means agrees best with the labels, and share a tree that all of them start from; `density`
+reads all granularities from one tree. `k-means++` is the search as it was published: for every k
 the best of ten starts (what scikit-learn gave it) on all rows. It ends elsewhere: its scores are those of other clusters. They
 take turns in one run; seconds are processor time.
 """

@@ -39,9 +39,9 @@ def test_embeddings_give_a_table_and_a_picture(run, embeddings, tmp_path):
     picture = tmp_path / "search.svg"
     code, text, err = run("count", embeddings, "--out", picture)
     assert code == 0, err
-    for name in ("density", "gcd", "balanced", "heads"):
+    for name in ("hidden", "density", "gcd", "balanced", "heads"):
         assert re.search(rf"^{name} +\d+ +\d+ to \d+ +\d+\.\d", text, re.MULTILINE), text
-    assert re.findall(r"^(\w+) .*\d +used ", text, re.MULTILINE) == ["density"]
+    assert re.findall(r"^(\w+) .*\d +used ", text, re.MULTILINE) == ["hidden"]
     assert "300 rows, 64 labelled in 6 known classes" in text
     root = ElementTree.fromstring(picture.read_text())
     assert root.tag.endswith("svg")

@@ -201,6 +201,51 @@ def _history(run: Path) -> None:
 
 
 @use.command()
+def suggest(
+    run: RunFolder,
+    most: Annotated[int, typer.Option("-n", "--most", min=1, help="Proposals to show.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    out: Annotated[Path | None, typer.Option(help="CSV file to write as well.")] = None,
+) -> None:
+    """Propose classes to merge and to split, the most probable first, each with the command that does it."""
+    import json
+    from dataclasses import asdict
+
+    from rowssl.checkpoint import write_text
+    from rowssl.data.images import printable
+    from rowssl.predict import csv_line
+    from rowssl.progress import out as console
+    from rowssl.suggest import suggest as proposals_of
+
+    file_to_write(out, "--out")
+    found = proposals_of(run, most)
+    if out is not None:
+        columns = ("kind", "class", "other", "probability", "size", "other_size", "command")
+        lines = [csv_line(columns)]
+        for one in found:
+            first, other = (*one.classes, "")[:2]
+            size, other_size = map(str, one.sizes)
+            lines.append(csv_line((one.kind, first, other, f"{one.probability:.3f}", size, other_size, one.command)))
+        write_text(out, "\n".join([*lines, ""]))
+    if as_json:
+        print(json.dumps([{**asdict(one), "probability": round(one.probability, 4)} for one in found], indent=1))
+        return
+    rows = [("kind", "probability", "classes", "images", "command")]
+    for one in found:
+        classes = (i if i == name else f"{i} ({name})" for i, name in zip(one.classes, one.names, strict=True))
+        sizes = " + ".join(f"{size:,}" for size in one.sizes)
+        rows.append((one.kind, f"{one.probability:.0%}", " + ".join(classes), sizes, one.command))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows if found else ():  # the commands are whole, however narrow the terminal is
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        console.print(printable(line.rstrip()), markup=False, soft_wrap=True)
+    if not found:
+        console.print("nothing to merge or to split", markup=False)
+    if out is not None:
+        console.print(f"written: {out}", markup=False, soft_wrap=True)
+
+
+@use.command()
 def relabel(
     run: RunFolder,
     corrections: Annotated[Path, typer.Argument(help="CSV with file,label; or predictions.csv with changed classes.")],
@@ -266,7 +311,7 @@ def count(
     labels: Annotated[Path | None, typer.Option(help="CSV with some labels: path,label or row,label.")] = None,
     out: Annotated[Path | None, typer.Option(help="Picture of the search to write: .html or .svg.")] = None,
     max_classes: Annotated[int | None, typer.Option(help="Search no further than this.")] = None,
-    only: Annotated[str | None, typer.Option(help="Estimators with commas: density,gcd,balanced,heads.")] = None,
+    only: Annotated[str | None, typer.Option(help="Estimators with commas: hidden,density,gcd,balanced,heads.")] = None,
     data: Annotated[
         str | None, typer.Option("--data", help="Benchmark instead of SOURCE: digits, cifar100, ...")
     ] = None,

@@ -1,7 +1,8 @@
 """How many classes there are: several estimators of one kind, each with an interval, and the one `--classes auto` uses.
 
-`density` counts clusters in units of the known classes, `gcd` and `balanced` search the k-means that agrees best with the
-labels, `heads` trains too many heads and drops the idle ones. All work on the encoder's features before training.
+`hidden` and `density` count clusters in units of known classes, which `hidden` hides in turn; `gcd` and `balanced` search the
+k-means that agrees best with the labels; `heads` trains too many heads and drops the idle ones. All work on the encoder's features
+before training.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from rowssl.errors import InputError
 
 SAMPLE = 20_000  # rows used at the most, drawn evenly so that the labelled share stays what it is
 CHUNK = 1024
-AUTO = "density"  # what `--classes auto` uses; without labels it hands over to the silhouette by itself
-ESTIMATORS = ("density", "gcd", "balanced", "heads")
+AUTO = "hidden"  # what `--classes auto` uses; it hands over to `density` where there is nothing to hide
+ESTIMATORS = ("hidden", "density", "gcd", "balanced", "heads")
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ class CountEstimate:
     value: str = "score"
     marked: int | None = None
     note: str = ""
+
+    @property
+    def unstable(self) -> bool:
+        """Whether the estimate itself says that it may be far off."""
+        return self.note.startswith("unstable")
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,10 @@ def run_estimator(name: str, data: CountData, *, base: int | None = None) -> Cou
     if not (data.target < 0).any() and data.n_old:
         what = "every row has a label, so there is no novel class"
         estimate = CountEstimate(data.n_old, data.n_old, data.n_old, {}, note=what)
+    elif name == "hidden":
+        from rowssl.count_hidden import hidden
+
+        estimate = hidden(data)
     elif name == "density":
         from rowssl.count_density import density
 

@@ -94,7 +94,7 @@ def _note(labelled: np.ndarray, agreement: float, known: float) -> str:
     return said
 
 
-def labelled_share(x: Tensor, target: np.ndarray, n_old: int) -> tuple[np.ndarray, float]:
+def labelled_share(x: Tensor, target: np.ndarray, n_old: int, nearest: int = NEIGHBOURS) -> tuple[np.ndarray, float]:
     """The share of each known class's rows that has a label, (C,) in (0, 1], and the relative error of it all.
 
     Of a labelled row's neighbours, a share `purity` is of its class. Those that are not are labelled as often as any row,
@@ -102,7 +102,7 @@ def labelled_share(x: Tensor, target: np.ndarray, n_old: int) -> tuple[np.ndarra
     """
     rows = np.flatnonzero(target >= 0)
     own, labels = target[rows], np.bincount(target[rows], minlength=n_old).astype(float)
-    neighbours = target[_neighbours(x, rows)]
+    neighbours = target[_neighbours(x, rows, nearest)]
     same = neighbours == own[:, None]
     other = (neighbours >= 0) & ~same
     purity = np.clip(1 - other.mean() * len(x) / len(rows), max(LEAST_PURITY, same.mean()), 1.0)
@@ -125,9 +125,9 @@ def labelled_share(x: Tensor, target: np.ndarray, n_old: int) -> tuple[np.ndarra
     return possible, float(max(1.0, seen.sum()) ** -0.5)  # the error of a count
 
 
-def _neighbours(x: Tensor, rows: np.ndarray) -> np.ndarray:
+def _neighbours(x: Tensor, rows: np.ndarray, nearest: int) -> np.ndarray:
     """Nearest other rows of each of `rows`, (n, k)."""
-    k = min(NEIGHBOURS, len(x) - 1)
+    k = min(nearest, len(x) - 1)
     found = knn(x[torch.from_numpy(rows)], x, k + 1)[1].numpy()
     mine = found == rows[:, None]
     mine[~mine.any(1), -1] = True  # among exact copies a row need not be in its own list

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 IDEAS = {
+    "hidden": "known classes hidden in turn, and counted",
     "density": "clusters, in units of what a known class holds",
     "gcd": "k-means that agrees best with the labels",
     "balanced": "the same, every class counting alike",

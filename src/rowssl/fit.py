@@ -219,7 +219,8 @@ def class_count(config: RunConfig, problem: Problem, features: Features) -> tupl
     from rowssl.count import estimate_classes
 
     estimate = estimate_classes(features.train, features.encoder.tail, problem.targets, problem.n_old, seed=config.seed)
-    return estimate.best, f"estimated, between {estimate.low} and {estimate.high}"
+    doubt = ", unstable" if estimate.unstable else ""
+    return estimate.best, f"estimated, between {estimate.low} and {estimate.high}{doubt}"
 
 
 def build_feed(
