@@ -19,12 +19,13 @@ from torch import Tensor
 from rowssl.count import CountData, CountEstimate, sample_rows
 from rowssl.count_density import GOOD, LEVELS, Level, density, labelled_share, level
 from rowssl.methods.rehearsal import LEAST_CLASSES
-from rowssl.methods.transfer import USUAL_RHO, power_of, principal_components, whitening_of
+from rowssl.methods.transfer import power_of, principal_components, whitening_of
 from rowssl.progress import track
 from rowssl.ward import cut, ward_tree
 
 ROWS = 5_000  # rows in a tree; five trees are built
 DIMS = 256
+RHO = 0.15  # of the metric, as is usual in transfer
 REPEATS = 2  # times that every known class is hidden
 PARTS = 3  # of the labels of a shown class; one of them plays rows without a label
 NEIGHBOURS = 10
@@ -169,7 +170,7 @@ def _fold(y: Tensor, target: np.ndarray, half: np.ndarray) -> Fold:
 
 def in_metric(y: Tensor, target: np.ndarray) -> Tensor:
     """Components in the metric of the labelled rows, unit."""
-    whiten = whitening_of(y, torch.from_numpy(target), USUAL_RHO)
+    whiten = whitening_of(y, torch.from_numpy(target), RHO)
     return y if whiten is None else F.normalize(y @ whiten, dim=1)
 
 
