@@ -10,8 +10,9 @@ from rowssl.report.markup import escape, finite
 
 def trust_section(trust: dict[str, Any] | None) -> str:
     """The parts that there are: a table of candidates and a reliability plot for each kind of answer."""
-    trust = trust or {}
-    return candidates(trust.get("tried") or ()) + reliability(trust.get("reliability") or {})
+    trust = trust if isinstance(trust, dict) else {}
+    tried, kinds = trust.get("tried"), trust.get("reliability")
+    return candidates(tried if isinstance(tried, list) else ()) + reliability(kinds if isinstance(kinds, dict) else {})
 
 
 def candidates(tried: Sequence[dict[str, Any]]) -> str:
@@ -20,6 +21,8 @@ def candidates(tried: Sequence[dict[str, Any]]) -> str:
         return ""
     lines = []
     for one in tried:
+        if not isinstance(one, dict):
+            continue
         name = escape(str(one.get("candidate", "")))
         name = f"{name} <small>chosen</small>" if one.get("chosen") else f"<span>{name}</span>"
         cells = "".join(
@@ -56,8 +59,9 @@ def reliability(kinds: dict[str, Any]) -> str:
 def plot(kind: str, bins: Sequence[Sequence[float]]) -> str:
     """Bins (mean confidence, share right, pictures) as dots beside the diagonal."""
     width, height, left, top, bottom = 300, 240, 46, 12, 34
-    points = [tuple(map(finite, one)) for one in bins]
-    known = [(x, y, n) for x, y, n in points if x is not None and y is not None and n]
+    rows = [one for one in bins if isinstance(one, list) and len(one) == 3] if isinstance(bins, list) else []
+    points = [tuple(map(finite, one)) for one in rows]
+    known = [(x, y, n) for x, y, n in points if x is not None and y is not None and n is not None and n > 0]
     if not known:
         return ""
     most, total = max(n for *_, n in known), sum(n for *_, n in known)
