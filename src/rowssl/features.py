@@ -13,7 +13,7 @@ import torch
 
 from rowssl import distributed, methods
 from rowssl.config import EncoderConfig, RunConfig
-from rowssl.data.loader import ArraySource, Source
+from rowssl.data.loader import ArraySource, Remembered, Source
 from rowssl.data.table import Table
 from rowssl.errors import InputError
 from rowssl.nn.encoders import BUILT_IN, Encoder, best_available, build_encoder, parse_tail
@@ -45,6 +45,7 @@ class Features:
     tuning: Callable[[], Source] | None = (
         None  # opens the labelled rows alone, with augmented views, for methods that tune
     )
+    remembered: Remembered | None = None  # features behind a stage, for methods that tune it
     tuning_seconds: float = 0.0  # what tuning will take, as forecast
     views: int | None = None  # of each image that are cached; 0 = made on the fly, None = there are no images
 
@@ -95,8 +96,10 @@ def open_features(
     asked = _asked(problem, chosen)
     expected = _forecast(asked, encoder, chosen, problem, method.tunes)
     opened = {what: partial(_trunk, asked[what], encoder, chosen, problem, seed, str(device), on) for what in asked}
+    train = opened["train"]()
     features = Features(
-        encoder, opened["train"](), opened["test"]() if "test" in opened else None, why,
+        encoder, train, opened["test"]() if "test" in opened else None, why,
+        remembered=Remembered(train, encoder.tail, device) if tail == "stage" and method.tunes else None,
         views=views, tail=tail, tuning=opened.get("labelled"), tuning_seconds=expected,
     )  # fmt: skip
     return features if method.tunes else _reduced(features, chosen, seed, reduction)

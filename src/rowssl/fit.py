@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rowssl import distributed, methods
 from rowssl.checkpoint import Checkpoints
 from rowssl.collapse import collapse, without_pictures
 from rowssl.config import RunConfig
 from rowssl.continued import open_start
-from rowssl.data.loader import FeatureAugmentation, Feed, makes_views
+from rowssl.data.loader import BehindStage, FeatureAugmentation, Feed, makes_views
 from rowssl.epoch_log import EpochLog
 from rowssl.errors import InputError
 from rowssl.evaluate import Evaluation
@@ -218,7 +218,10 @@ def class_count(config: RunConfig, problem: Problem, features: Features) -> tupl
         return problem.true_classes, "oracle: the benchmark's own number"
     from rowssl.count import estimate_classes
 
-    estimate = estimate_classes(features.train, features.encoder.tail, problem.targets, problem.n_old, seed=config.seed)
+    train, tail = features.train, features.encoder.tail
+    if features.remembered is not None:
+        train, tail = BehindStage(features.remembered, tail), nn.Identity()
+    estimate = estimate_classes(train, tail, problem.targets, problem.n_old, seed=config.seed)
     doubt = ", unstable" if estimate.unstable else ""
     return estimate.best, f"estimated, between {estimate.low} and {estimate.high}{doubt}"
 
@@ -244,6 +247,7 @@ def build_feed(
         features.train, targets,
         batch_size=batch_size, epochs=epochs, seed=config.seed, augmentation=augmentation, device=device,
         tuning=features.tuning, tuning_seconds=features.tuning_seconds,
+        remembered=features.remembered,
     )  # fmt: skip
 
 

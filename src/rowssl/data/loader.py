@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rowssl import distributed
 from rowssl.memory import release, require_whole
@@ -72,6 +72,60 @@ class ArraySource:
             release(array)
 
 
+class Remembered:
+    """Features (n, D) of rows behind a stage, kept for when they are asked for again: the pretrained stage and the last other."""
+
+    MOST = 400 * 2**20  # bytes; of more rows nothing is remembered
+
+    def __init__(self, source: Source, pretrained: nn.Module, device: str | torch.device = "cpu") -> None:
+        self.source, self.pretrained, self.device = source, pretrained, torch.device(device)
+        self._kept: dict[
+            bool, tuple[nn.Module, Tensor, np.ndarray]
+        ] = {}  # by "is pretrained": stage, values, which are there
+
+    @torch.no_grad()
+    def of(self, stage: nn.Module, rows: np.ndarray) -> Tensor:
+        """(n, D) float32, on the CPU."""
+        key = stage is self.pretrained
+        kept = self._kept.get(key)
+        if kept is None or kept[0] is not stage:
+            width = self._ask(stage, rows[:1]).shape[1]
+            if len(self.source) * width * 4 > self.MOST:
+                return self._ask(stage, rows)
+            kept = self._kept[key] = stage, torch.empty(len(self.source), width), np.zeros(len(self.source), dtype=bool)
+        _, values, there = kept
+        missing = rows[~there[rows]]
+        if len(missing):
+            values[torch.from_numpy(missing)] = self._ask(stage, missing)
+            there[missing] = True
+        return values[torch.from_numpy(rows)]
+
+    def _ask(self, stage: nn.Module, rows: np.ndarray) -> Tensor:
+        parts = np.array_split(rows, max(1, -(-len(rows) // 1024)))
+        return torch.cat([stage(self.source.clean(part).to(self.device)).cpu().float() for part in parts])
+
+
+class BehindStage:
+    """Remembered features as a source of rows."""
+
+    n_views = 0
+
+    def __init__(self, remembered: Remembered, stage: nn.Module) -> None:
+        self.remembered, self.stage = remembered, stage
+        self.shape = tuple(remembered.of(stage, np.arange(1)).shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.remembered.source)
+
+    def clean(self, rows: np.ndarray) -> Tensor:
+        """(n, D) float32."""
+        return self.remembered.of(self.stage, rows)
+
+    def view(self, rows: np.ndarray, views: np.ndarray, epoch: int) -> Tensor:
+        """There is the clean view alone."""
+        return self.clean(rows)
+
+
 @dataclass(frozen=True)
 class FeatureAugmentation:
     """Cheap augmentation of pooled features on top of cached views, each part off at 0."""
@@ -107,9 +161,11 @@ class Feed:
         device: str | torch.device = "cpu",
         tuning: Callable[[], Source] | None = None,
         tuning_seconds: float = 0.0,
+        remembered: Remembered | None = None,
     ) -> None:
         self.source, self.device = source, torch.device(device)
         self.tuning = tuning  # opens the labelled rows alone, in order, with augmented views
+        self.remembered = remembered
         self.tuning_seconds = tuning_seconds  # what it will take, as forecast
         self.targets = torch.from_numpy(np.asarray(targets, dtype=np.int64)).to(self.device)
         self.labelled = np.flatnonzero(targets >= 0)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rowssl import distributed
-from rowssl.data.loader import Feed
+from rowssl.data.loader import Feed, Source
 from rowssl.held_out import Kept
 from rowssl.nn.heads import CosineClassifier
 from rowssl.types import Batch, Step
@@ -90,6 +90,11 @@ class Method(nn.Module):
         """What the method found out about its own answer, for metrics.json."""
         return {}
 
+    def features_of(self, source: Source, rows: np.ndarray, device: torch.device) -> Tensor:
+        """z of the clean view of rows, (n, d)."""
+        z: Tensor = self.tail(source.clean(rows).to(device))
+        return z
+
     def predict_logits(self, x: Tensor) -> Tensor:
         """Class scores of trunk outputs, row by row: (B, *trunk_shape) -> (B, C)."""
         logits: Tensor = self.classifier(self.tail(x))
@@ -111,6 +116,11 @@ class Method(nn.Module):
     def unchanged(self) -> Iterator[None]:
         """While this lasts no weight and no buffer changes: what all rows have in common may be computed once."""
         yield
+
+    @property
+    def has_tailedness(self) -> bool:
+        """Whether `tailedness` says anything."""
+        return type(self).tailedness is not Method.tailedness
 
     def tailedness(self, x: Tensor) -> Tensor | None:
         """Density score of rows (low = tail), for methods that estimate one: (B, *trunk_shape) -> (B,)."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from rowssl import distributed
 from rowssl.cluster import kmeans, semi_supervised_kmeans
-from rowssl.data.loader import Feed, Source
+from rowssl.data.loader import Feed, Remembered, Source
 from rowssl.methods.base import Method, joined, seeded_rows
 from rowssl.methods.readout import BEYOND
 from rowssl.methods.rehearsal import (
@@ -88,8 +88,12 @@ class MetricTail(nn.Module):
         """unit(V (f - m)), (B, D) -> (B, d)."""
         return F.normalize((powered - self.mean) @ self.components, dim=1)
 
+    def of_features(self, f: Tensor) -> Tensor:
+        """x of the encoder's features, (B, D) -> (B, d)."""
+        return F.normalize(self.components_of(self.powered_of(f)) @ self.whiten, dim=1)
+
     def forward(self, x: Tensor) -> Tensor:
-        return F.normalize(self.components_of(self.powered(x)) @ self.whiten, dim=1)
+        return self.of_features(self.inner(x))
 
 
 def principal_components(powered: Tensor, dims: int) -> tuple[Tensor, Tensor]:
@@ -248,6 +252,7 @@ class Transfer(Method):
         self.chosen: Candidate | None = None
         self.confidence: Confidence | None = None
         self.reliability: dict[str, list[list[float]]] = {}
+        self._remembered: Remembered | None = None
         self._after_labels: dict[bytes, nn.Module] = {}  # the stage tuned on the labels of these rows
         self.note = ""
 
@@ -269,6 +274,7 @@ class Transfer(Method):
     @torch.no_grad()
     def answers(self, feed: Feed) -> Iterator[str]:
         """The closed form on the stage as pretrained, and after it on the stage tuned on the labels."""
+        self._remembered = feed.remembered
         rhos = RHOS if self.rho is None else (self.rho,)
         frozen = ([Candidate(None)] if self.plain else []) + [Candidate(rho) for rho in rhos]
         target = feed.targets.cpu()
@@ -332,9 +338,8 @@ class Transfer(Method):
         all_folds = folds(target, self.n_old, self.seed)
         if not all_folds:
             return {}
-        inputs = torch.cat([x for _, x in feed.chunks(rows)])
         trials: dict[Candidate, list[Trial]] = {one: [] for one in candidates}
-        frozen = None if views is not None else self._spaces(self.metric.inner, inputs, candidates)
+        frozen = None if views is not None else self._spaces(feed, self.metric.inner, rows, candidates)
         for fold in all_folds:
             shown = torch.full((len(feed),), -1)  # what the fold left of the labels, in its numbers
             shown[torch.from_numpy(rows)] = fold.target
@@ -343,17 +348,24 @@ class Transfer(Method):
                 spaces = frozen
                 if views is not None:
                     labelled = (feed.targets.cpu() >= 0).numpy()
-                    spaces = self._spaces(
-                        self._tuned(feed, views, labelled, shown, fold.n_known, stage), inputs, chosen
-                    )
+                    tuned = self._tuned(feed, views, labelled, shown, fold.n_known, stage)
+                    spaces = self._spaces(feed, tuned, rows, chosen)
                 assert spaces is not None
                 for one in chosen:
                     trials[one].append(self._trial(spaces[one.rho is None], fold, one))
         return trials
 
-    def _spaces(self, stage: nn.Module, inputs: Tensor, candidates: list[Candidate]) -> dict[bool, Tensor]:
+    def _raw(self, feed: Feed, stage: nn.Module, rows: np.ndarray) -> Tensor:
+        """Features of rows behind a stage, (n, D) float32."""
+        if feed.remembered is not None:
+            return feed.remembered.of(stage, rows)
+        return joined((stage(x).cpu().float() for _, x in feed.chunks(rows)), len(rows))
+
+    def _spaces(
+        self, feed: Feed, stage: nn.Module, rows: np.ndarray, candidates: list[Candidate]
+    ) -> dict[bool, Tensor]:
         """Principal components (n, d) of the features of a stage, with and without the power, by `rho is None`."""
-        raw = torch.cat([stage(part) for part in inputs.split(1024)]).cpu().float()
+        raw = self._raw(feed, stage, rows)
         root, found = bool((raw >= 0).all()), {}
         for plain in {one.rho is None for one in candidates}:
             powered = power_of(raw, root and not plain)
@@ -407,23 +419,23 @@ class Transfer(Method):
         classes = target[torch.from_numpy(viewed)].numpy()
         rehearsed = "rehearsal: " if kept.sum() < viewed.sum() else ""
 
-        def train(guessed: Guessed | None, what: str) -> nn.Module:
+        def train(what: str, begin: nn.Module | None = None, guessed: Guessed | None = None) -> nn.Module:
             with torch.enable_grad():
                 return tune(
-                    self.metric.inner, self._unit(views), views, classes, Tuning(), rows=rows, guessed=guessed,
+                    self.metric.inner, self._unit(views), views, classes, Tuning(), rows=rows, begin=begin, guessed=guessed,
                     seed=self.seed, progress=distributed.rank() == 0, what=f"{rehearsed}{what}",
                 )  # fmt: skip
 
-        found = self._after_labels.get(kept.tobytes()) or train(None, "tuning on the labels")
+        found = self._after_labels.get(kept.tobytes()) or train("tuning on the labels")
         self._after_labels = {kept.tobytes(): found}
         if stage == "tuned":
             return found
-        return train(self._guess(feed, found, target, n_known), "tuning on labels and guesses")
+        return train("tuning on labels and guesses", found, self._guess(feed, found, target, n_known))
 
     def _guess(self, feed: Feed, stage: nn.Module, target: Tensor, n_known: int) -> Guessed:
         """The closed form's answer for the rows it is surest of, a share of every class."""
         some = np.sort(seeded_rows(len(feed), GUESSES_FROM, self.seed))
-        y = self._spaces(stage, torch.cat([x for _, x in feed.chunks(some)]), [Candidate(USUAL[0][1])])[False]
+        y = self._spaces(feed, stage, some, [Candidate(USUAL[0][1])])[False]
         target = target[torch.from_numpy(some)]
         whiten = whitening_of(y, target, usual_rho(target))
         x = y if whiten is None else F.normalize(y @ whiten, dim=1)
@@ -448,7 +460,7 @@ class Transfer(Method):
         """Set power, mean, components and whitening; returns x (N, d)."""
         metric = self.metric
         some = np.sort(seeded_rows(len(feed), SAMPLE, self.seed))
-        raw = joined((metric.inner(x).cpu().float() for _, x in feed.chunks(some)), len(some))
+        raw = self._raw(feed, metric.inner, some)
         metric.root.fill_(float(chosen.rho is not None and bool((raw >= 0).all())))
         powered = power_of(raw, bool(metric.root))
         del raw
@@ -469,6 +481,13 @@ class Transfer(Method):
             for part in x.split(PIECE):  # in place: there is no second copy of all rows
                 part.copy_(F.normalize(part.float() @ whiten, dim=1))
         return x
+
+    def features_of(self, source: Source, rows: np.ndarray, device: torch.device) -> Tensor:
+        """z of the clean view of rows, (n, d), from what is remembered of them where it is."""
+        remembered = self._remembered
+        if remembered is None or remembered.source is not source:
+            return super().features_of(source, rows, device)
+        return self.metric.of_features(remembered.of(self.metric.inner, rows).to(device))
 
     def _set_centroids(self, centroids: Tensor) -> None:
         """The classifier: cosine with each centroid; a class without one is never chosen."""

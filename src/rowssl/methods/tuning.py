@@ -36,6 +36,7 @@ class Tuning:
     batch_size: int = 32
     lr: float = 3e-4
     smoothing: float = 0.1  # of the targets, where some of them are guesses
+    guess_steps: int = 40  # at least, where guesses are learnt
     keep: float = 0.3  # weight of the pretrained parameters in the mean at the end
 
     def steps_for(self, rows: int) -> int:
@@ -43,8 +44,8 @@ class Tuning:
         return int(min(self.most_steps, max(self.steps, self.epochs * math.ceil(rows / self.batch_size))))
 
     def steps_with_guesses(self, rows: int) -> int:
-        """Steps where guesses are learnt, too, for so many rows in all: each takes part about once."""
-        return int(min(self.most_steps, max(2 * self.steps, math.ceil(rows / self.batch_size))))
+        """Steps where guesses are learnt, too, for so many rows in all: they go on from the stage that made the guesses."""
+        return int(min(self.most_steps, max(self.guess_steps, math.ceil(rows / (2 * self.batch_size)))))
 
     def samples_for(self, labelled: int, rows: int) -> int:
         """Rows that pass the stage in all trainings: on labels and on guesses, for the answer and for two rehearsals of it."""
@@ -69,6 +70,7 @@ def tune(
     *,
     rows: np.ndarray | None = None,
     guessed: Guessed | None = None,
+    begin: nn.Module | None = None,
     seed: int = 0,
     progress: bool = True,
     what: str = "tuning the last stage",
@@ -83,6 +85,8 @@ def tune(
         Outputs of the stage (B, D) -> unit rows, as the method will use them.
     source, target, rows
         Trunk outputs of the labelled pictures with their views, their classes, and which of them to use (all by default).
+    begin
+        A stage tuned before, to go on from.
     guessed
         Further rows whose classes are guesses, in the same numbers; only their clean view is used.
     """
@@ -90,7 +94,7 @@ def tune(
     known = len(rows)
     classes = target[rows] if guessed is None else np.concatenate([target[rows], guessed.label])
     present, label = np.unique(classes, return_inverse=True)
-    tuned = copy.deepcopy(stage).requires_grad_(True)
+    tuned = copy.deepcopy(begin or stage).requires_grad_(True)
     device = next(tuned.parameters()).device
     label_of = torch.from_numpy(label).to(device)
     prior = torch.bincount(label_of).float().div(len(label)).log()
@@ -116,7 +120,7 @@ def tune(
 
     with torch.no_grad():
         places = np.array_split(np.arange(len(label)), max(1, len(label) // 64))
-        start = torch.cat([feature(stage(clean(part).to(device))) for part in places])
+        start = torch.cat([feature(tuned(clean(part).to(device))) for part in places])
     mean = start.mean(0)
     directions = torch.zeros(len(present), start.shape[1], device=device).index_add_(0, label_of, start - mean)
     directions = nn.Parameter(F.normalize(directions, dim=1))
@@ -146,7 +150,8 @@ def tune(
             loss.backward()
             optimiser.step()
             shown.advance(note=f"loss {float(loss.detach()):.2f}")
-    with torch.no_grad():
-        for new, old in zip(tuned.parameters(), stage.parameters(), strict=True):
-            new.lerp_(old, options.keep)
+    if begin is None:  # else the pretrained weights are in it already
+        with torch.no_grad():
+            for new, old in zip(tuned.parameters(), stage.parameters(), strict=True):
+                new.lerp_(old, options.keep)
     return tuned.requires_grad_(False)

@@ -17,8 +17,11 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -81,8 +84,8 @@ def collect(data: ReportData, budget: int = PICTURE_BYTES) -> Pictures:
     budget = min(budget, PICTURE_BYTES)
     used, without = 0, []
     wanted = list(gallery_rows(data))
-    for row in wanted:
-        uri = safe_uri(data, row) if used < budget // 2 else ""
+    for row, found in zip(wanted, ahead(data, wanted), strict=True):
+        uri = found() if used < budget // 2 else ""
         if uri and used + len(uri) <= budget // 2:
             pictures.full[row] = uri
             used += len(uri)
@@ -96,6 +99,16 @@ def collect(data: ReportData, budget: int = PICTURE_BYTES) -> Pictures:
         rows = list(dict.fromkeys([*without, *everything.tolist()]))
     add_tiles(pictures, data, rows[:TILE_ROWS], budget - used)
     return pictures
+
+
+def ahead(data: ReportData, rows: list[int], count: int = 32) -> Iterator[Callable[[], str | None]]:
+    """Thumbnails of rows in order, read by threads some rows ahead; each is waited for when it is asked for."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        waiting = deque(pool.submit(safe_uri, data, row) for row in rows[:count])
+        for following in (*rows[count:], *[None] * min(count, len(rows))):
+            yield waiting.popleft().result
+            if following is not None:
+                waiting.append(pool.submit(safe_uri, data, following))
 
 
 def galleries(data: ReportData, card: ClassCard) -> tuple[tuple[int, ...], ...]:
@@ -140,7 +153,8 @@ def add_tiles(pictures: Pictures, data: ReportData, rows: list[int], budget: int
     starts = range(0, len(rows), per_sheet)
     for start in track(starts, "thumbnails for the map"):
         chunk = rows[start : start + per_sheet]
-        images = [decode(pictures.full.get(row) or safe_uri(data, row)) for row in chunk]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            images = list(pool.map(lambda row: decode(pictures.full.get(row) or safe_uri(data, row)), chunk))
         if not any(images):
             continue
         if not sides:
