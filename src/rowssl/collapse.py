@@ -13,7 +13,8 @@ EMPTY = 1 / 3  # of the known classes
 def collapse(head: np.ndarray, targets: np.ndarray, names: tuple[str, ...], n_old: int) -> str:
     """One sentence that says what is wrong, why it may be, and what to do; empty if nothing is.
 
-    head, targets (N,): the class of each row, and its given class or -1. names, n_old: of all classes; the known ones first.
+    head, targets (N,): the class of each row as the model says it, labelled or not, and its given class or -1. names, n_old: of
+    all classes; the known ones first. A known class that the model finds among its own labels may well have no other pictures.
     """
     free = head[targets < 0]
     if len(free) < LEAST or len(names) < 3:
@@ -28,10 +29,12 @@ def collapse(head: np.ndarray, targets: np.ndarray, names: tuple[str, ...], n_ol
     if size[largest] >= NEARLY_ALL * len(free) and labels[largest] < USUAL * max(1, labels.sum()):
         share = 100 * size[largest] / len(free)
         return f"The answer collapsed: {share:.0f} % of all unlabelled rows are in {names[largest]}; {advice}"
-    empty = np.flatnonzero((size[:n_old] == 0) & (labels[:n_old] > 0))
+    own = np.bincount(targets[(targets >= 0) & (head == targets)], minlength=len(names))
+    empty = np.flatnonzero((size[:n_old] == 0) & (own[:n_old] < labels[:n_old] / 2))
     if len(empty) >= max(2, EMPTY * n_old):
         some = ", ".join(names[one] for one in empty[:3]) + (" and others" if len(empty) > 3 else "")
-        return f"The answer collapsed: {len(empty)} of {n_old} known classes have no picture beside their labels ({some}); {advice}"
+        lost = f"{len(empty)} of {n_old} known classes are not found, not even among their labels"
+        return f"The answer collapsed: {lost} ({some}); {advice}"
     return ""
 
 

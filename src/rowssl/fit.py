@@ -131,6 +131,7 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
         with method.unchanged():
             answers = answer(method, features.train, device, tailedness=scores)
             test = None if problem.truth is None or features.test is None else answer(method, features.test, device)
+        own = answers.head  # of labelled rows, too
         answers = with_issues(answers, problem.targets, n_old=problem.n_old, n_classes=classes)
         evaluation = judge(problem, method, answers, test, classes)
         names = name_heads(problem, answers, classes) if start is None else start.name_heads(problem, answers, classes)
@@ -138,7 +139,7 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
         metrics = {
             **(evaluation.metrics if evaluation else {}),
             **method.facts(),
-            "problem": collapse(answers.head, problem.targets, names.ids, problem.n_old),
+            "problem": collapse(own, problem.targets, names.ids, problem.n_old),
             "without_pictures": [
                 names.ids[one] for one in without_pictures(answers.head, problem.targets, problem.n_old)
             ],

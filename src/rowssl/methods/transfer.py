@@ -96,9 +96,22 @@ class MetricTail(nn.Module):
         return self.of_features(self.inner(x))
 
 
-def principal_components(powered: Tensor, dims: int) -> tuple[Tensor, Tensor]:
-    """Mean (D,) and leading principal components (D, dims) of rows (N, D); what N rows cannot span is zero."""
-    mean = powered.mean(0)
+def middle(powered: Tensor, target: Tensor) -> Tensor:
+    """Halfway between the mean of all rows (N, D) and the mean of the known classes' means, (D,).
+
+    Around the mean of all rows alone, a class with nearly all of them would lie in every direction.
+    """
+    classes = target.unique()
+    means = [powered[target == one].mean(0) for one in classes[classes >= 0]]
+    return (powered.mean(0) + torch.stack(means).mean(0)) / 2 if means else powered.mean(0)
+
+
+def principal_components(powered: Tensor, dims: int, mean: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Centre (D,), the mean if not given, and leading principal components (D, dims) of rows (N, D) around it.
+
+    What N rows cannot span is zero.
+    """
+    mean = powered.mean(0) if mean is None else mean
     covariance = ((powered - mean).T @ (powered - mean)).double() / len(powered)
     _, vectors = torch.linalg.eigh(covariance)
     kept = min(dims, max(1, len(powered) - 1))
@@ -339,18 +352,16 @@ class Transfer(Method):
         if not all_folds:
             return {}
         trials: dict[Candidate, list[Trial]] = {one: [] for one in candidates}
-        frozen = None if views is not None else self._spaces(feed, self.metric.inner, rows, candidates)
         for fold in all_folds:
             shown = torch.full((len(feed),), -1)  # what the fold left of the labels, in its numbers
             shown[torch.from_numpy(rows)] = fold.target
             for stage in dict.fromkeys(one.stage for one in candidates):
                 chosen = [one for one in candidates if one.stage == stage]
-                spaces = frozen
+                trained = self.metric.inner
                 if views is not None:
                     labelled = (feed.targets.cpu() >= 0).numpy()
-                    tuned = self._tuned(feed, views, labelled, shown, fold.n_known, stage)
-                    spaces = self._spaces(feed, tuned, rows, chosen)
-                assert spaces is not None
+                    trained = self._tuned(feed, views, labelled, shown, fold.n_known, stage)
+                spaces = self._spaces(feed, trained, rows, fold.target, chosen)
                 for one in chosen:
                     trials[one].append(self._trial(spaces[one.rho is None], fold, one))
         return trials
@@ -362,14 +373,15 @@ class Transfer(Method):
         return joined((stage(x).cpu().float() for _, x in feed.chunks(rows)), len(rows))
 
     def _spaces(
-        self, feed: Feed, stage: nn.Module, rows: np.ndarray, candidates: list[Candidate]
+        self, feed: Feed, stage: nn.Module, rows: np.ndarray, target: Tensor, candidates: list[Candidate]
     ) -> dict[bool, Tensor]:
         """Principal components (n, d) of the features of a stage, with and without the power, by `rho is None`."""
         raw = self._raw(feed, stage, rows)
         root, found = bool((raw >= 0).all()), {}
         for plain in {one.rho is None for one in candidates}:
             powered = power_of(raw, root and not plain)
-            mean, components = principal_components(powered, self.metric.out_dim)
+            centre = None if plain else middle(powered, target)
+            mean, components = principal_components(powered, self.metric.out_dim, centre)
             found[plain] = F.normalize((powered - mean) @ components, dim=1)
         return found
 
@@ -435,8 +447,8 @@ class Transfer(Method):
     def _guess(self, feed: Feed, stage: nn.Module, target: Tensor, n_known: int) -> Guessed:
         """The closed form's answer for the rows it is surest of, a share of every class."""
         some = np.sort(seeded_rows(len(feed), GUESSES_FROM, self.seed))
-        y = self._spaces(feed, stage, some, [Candidate(USUAL[0][1])])[False]
         target = target[torch.from_numpy(some)]
+        y = self._spaces(feed, stage, some, target, [Candidate(USUAL[0][1])])[False]
         whiten = whitening_of(y, target, usual_rho(target))
         x = y if whiten is None else F.normalize(y @ whiten, dim=1)
         centroids = spherical_rounds(
@@ -464,7 +476,8 @@ class Transfer(Method):
         metric.root.fill_(float(chosen.rho is not None and bool((raw >= 0).all())))
         powered = power_of(raw, bool(metric.root))
         del raw
-        mean, components = principal_components(powered, metric.out_dim)
+        centre = None if chosen.rho is None else middle(powered, target[torch.from_numpy(some)])
+        mean, components = principal_components(powered, metric.out_dim, centre)
         metric.mean.copy_(mean)
         metric.components.copy_(components)
         x = torch.empty(len(feed), metric.out_dim, dtype=torch.float16 if len(feed) > HALF else torch.float32)
