@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rowssl.collapse import collapse, without_pictures
+from rowssl.fit import worse_than_before
 
 Call = Callable[..., tuple[int, str, str]]
 NAMES = ("a", "b", "c", "novel-01", "novel-02")
@@ -103,3 +104,10 @@ def test_a_time_limit_goes_with_what_can_keep_it(run: Call, tmp_path: Path) -> N
     assert code == 2
     code, _, err = run("fit", data, "--out", tmp_path / "yes", "--time-limit", 1, "--classes", 8)
     assert code == 0, err
+
+
+def test_what_is_worse_than_before_is_said() -> None:
+    before, now = {"expected": {"expected": 90.0, "low": 85.0, "high": 95.0}}, {"expected": {"expected": 80.0}}
+    assert worse_than_before(before, now) == "expected to be right: 80 % with the corrections, 90 % before"
+    assert worse_than_before(before, {"expected": {"expected": 86.0}}) == ""  # within what was said before
+    assert worse_than_before({}, now) == worse_than_before(before, {}) == worse_than_before({"expected": 3}, now) == ""

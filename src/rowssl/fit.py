@@ -166,7 +166,20 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
             if following:
                 say(f"first answer after {run.seconds:.0f} s{f', in {out}' if out else ''}; {following}")
     assert run is not None
+    if start is not None and (said := worse_than_before(start.stored.metrics, run.metrics)):
+        say(f"{said}: {config.start} is as it was, and may be the better of the two")
     return run
+
+
+def worse_than_before(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """A sentence where an answer with corrections is expected to be right less often than the one they were made in."""
+    earlier, later = before.get("expected"), now.get("expected")
+    if not isinstance(earlier, dict) or not isinstance(later, dict):
+        return ""
+    was, low, now_right = earlier.get("expected"), earlier.get("low"), later["expected"]
+    if not isinstance(was, int | float) or not isinstance(low, int | float) or now_right >= low:
+        return ""
+    return f"expected to be right: {now_right:.0f} % with the corrections, {was:.0f} % before"
 
 
 def say(text: str) -> None:

@@ -62,9 +62,11 @@ def fill(store: TrunkStore, source: FreshSource, *, progress: bool, crew: Crew |
     images = sum(len(shard.rows) for shard in pending)
     store.require_space(pending)
     there = int((store.slots(source.rows) >= 0).sum())
+    views = store.shape[0] - 1
+    kept = f"the clean and {views} augmented views of each" if views else "the clean view of each"
     say(
-        f"trunk cache: {images:,} images{f' ({there:,} more are there)' if there else ''}, the clean and "
-        f"{store.shape[0] - 1} augmented views of each, {readable_size(images * store.row_bytes)} in {store.folder}",
+        f"trunk cache: {images:,} images{f' ({there:,} more are there)' if there else ''}, {kept}, "
+        f"{readable_size(images * store.row_bytes)} in {store.folder}",
         progress,
     )
     parts, mine = Parts(store), set[int]()
