@@ -156,7 +156,7 @@ def test_what_a_person_split_is_never_proposed_as_one(crowded, monkeypatch, part
             every = suggest(stored)
         return [{frozenset(one.classes) for one in some if one.kind == "merge"} for some in (suggest(stored), every)]
 
-    made = edit_run.split(folder, whole, parts, report=False).edits.state.divided[whole][1]
+    made = edit_run.split(folder, whole, parts=parts, report=False).edits.state.divided[whole][1]
     between = {frozenset((a, b)) for a in made for b in made if a != b}
     found, every = proposed()
     assert between & every  # they are near each other
