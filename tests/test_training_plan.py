@@ -21,7 +21,7 @@ from rowssl.training_plan import cached_views, learning_rate, schedule
      (50_000, False, (128, 44)), (200_000, False, (128, 11)), (10**6, False, (128, 5)), (300, True, (64, 200))],
 )  # fmt: skip
 def test_batch_and_epochs_by_size(rows, from_scratch, expected):
-    paper = build_config({"method": {"options": {"preset": "paper"}}})
+    paper = build_config({"method": {"name": "dts", "options": {"preset": "paper"}}})
     assert schedule(paper, rows, from_scratch=from_scratch) == expected
     asked = build_config({"train": {"batch_size": 16, "epochs": 3}})
     assert schedule(asked, rows, from_scratch=from_scratch) == (16, 3)
@@ -37,16 +37,19 @@ def test_a_start_from_an_answer_is_trained_for_steps(method: str, rows: int, ste
     batch_size, found = schedule(config, rows)
     assert (found, found * max(1, rows // batch_size)) == (epochs, steps)
     assert schedule(config, rows, from_scratch=True)[1] > epochs / 2
-    assert schedule(build_config({"train": {"epochs": 7}}), rows)[1] == 7
+    assert schedule(build_config({"train": {"epochs": 7}, "method": {"name": method}}), rows)[1] == 7
 
 
 def test_the_rate_by_where_training_begins() -> None:
-    paper = {"method": {"options": {"preset": "paper"}}}
+    paper = {"method": {"name": "dts", "options": {"preset": "paper"}}}
+    usual = {"method": {"name": "dts"}}
     assert learning_rate(build_config(paper)) == 0.1
-    assert learning_rate(build_config({})) == learning_rate(build_config({"method": {"name": "simgcd"}})) == 0.1 * 0.1
+    assert (
+        learning_rate(build_config(usual)) == learning_rate(build_config({"method": {"name": "simgcd"}})) == 0.1 * 0.1
+    )
     assert learning_rate(build_config({**paper, "start": "/run"})) == 0.1 * 0.2
-    assert learning_rate(build_config({"start": "/run"})) == 0.1 * 0.1
-    assert learning_rate(build_config({}), from_scratch=True) == 0.01
+    assert learning_rate(build_config({**usual, "start": "/run"})) == 0.1 * 0.1
+    assert learning_rate(build_config(usual), from_scratch=True) == 0.01
     assert learning_rate(build_config({"train": {"lr": 0.3}})) == 0.3
 
 

@@ -43,3 +43,12 @@ def test_what_cannot_be_judged_says_so_and_methods_that_do_not_judge_say_nothing
         {"tried": TRIED, "expected": {"expected": float("nan"), "low": 1, "high": 2}}
     )
     assert trust_section({"seconds": 3.0}) == trust_section(None) == ""
+
+
+def test_a_strangers_metrics_are_left_out() -> None:
+    said = {"tried": [3, {"candidate": ["<i>"]}], "expected": [1], "reliability": {"known": [[1, 2], "x"], "novel": 5}}
+    page = trust_section(said)  # type: ignore[arg-type]
+    assert "&lt;i&gt;" in page
+    assert "<circle" not in page
+    assert "cannot be told" in page
+    assert trust_section({"tried": 3}) == trust_section({"tried": []})

@@ -50,6 +50,7 @@ def transferred(method: Method, feed: Feed) -> Tensor:
         n_old=method.n_old, n_classes=method.n_classes, n_rows=method.n_rows, seed=method.seed,
     ).to(feed.device)  # fmt: skip
     closed.finish(feed)
+    closed.to(method.classifier.weight.dtype)
     sums = torch.zeros_like(method.classifier.weight)
     for rows, x in feed.chunks():
         target = feed.targets[torch.from_numpy(rows).to(feed.device)]

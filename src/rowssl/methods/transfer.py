@@ -353,7 +353,7 @@ class Transfer(Method):
 
     def _spaces(self, stage: nn.Module, inputs: Tensor, candidates: list[Candidate]) -> dict[bool, Tensor]:
         """Principal components (n, d) of the features of a stage, with and without the power, by `rho is None`."""
-        raw = torch.cat([stage(part) for part in inputs.split(1024)]).cpu()
+        raw = torch.cat([stage(part) for part in inputs.split(1024)]).cpu().float()
         root, found = bool((raw >= 0).all()), {}
         for plain in {one.rho is None for one in candidates}:
             powered = power_of(raw, root and not plain)
@@ -448,7 +448,7 @@ class Transfer(Method):
         """Set power, mean, components and whitening; returns x (N, d)."""
         metric = self.metric
         some = np.sort(seeded_rows(len(feed), SAMPLE, self.seed))
-        raw = joined((metric.inner(x).cpu() for _, x in feed.chunks(some)), len(some))
+        raw = joined((metric.inner(x).cpu().float() for _, x in feed.chunks(some)), len(some))
         metric.root.fill_(float(chosen.rho is not None and bool((raw >= 0).all())))
         powered = power_of(raw, bool(metric.root))
         del raw

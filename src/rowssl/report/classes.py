@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rowssl.report.markup import DASH, chip, count, decimal, escape, finite, percent, short
 from rowssl.report.pictures import REVIEW_ROWS, STRIP, Pictures
@@ -41,8 +41,13 @@ def summary(data: ReportData, pictures: Pictures) -> str:
 
 def warning(data: ReportData) -> str:
     """What is wrong with the whole answer, if anything."""
-    said = (data.trust or {}).get("problem")
-    return f'<p class="warning" role="alert">{escape(str(said))}</p>' if said else ""
+    said = facts_of(data).get("problem")
+    return f'<p class="warning" role="alert">{escape(said)}</p>' if isinstance(said, str) and said else ""
+
+
+def facts_of(data: ReportData) -> dict[str, Any]:
+    """What metrics.json says, which may be anything where somebody else wrote it."""
+    return data.trust if isinstance(data.trust, dict) else {}
 
 
 def headline(data: ReportData, pictures: Pictures) -> str:
@@ -60,7 +65,8 @@ def headline(data: ReportData, pictures: Pictures) -> str:
     if sizes:
         ratio = f"{max(sizes) / min(sizes):.0f}\u202f:\u202f1"
         tiles.append((ratio, "largest to smallest", f"{max(sizes):,} to {min(sizes):,}"))
-    expected = (data.trust or {}).get("expected") or {}
+    expected = facts_of(data).get("expected")
+    expected = expected if isinstance(expected, dict) else {}
     low, middle, high = (finite(expected.get(key)) for key in ("low", "expected", "high"))
     if low is not None and middle is not None and high is not None:
         tiles.append((f"{middle:.0f}\u202f%", "expected right", f"{low:.0f} to {high:.0f}\u202f%, from hidden classes"))

@@ -10,11 +10,12 @@ from rowssl.report.markup import count, escape, finite
 
 def trust_section(trust: dict[str, Any] | None, noun: str = "image") -> str:
     """The parts that there are: what to expect, a table of candidates, a reliability plot for each kind of answer."""
-    trust = trust or {}
+    trust = trust if isinstance(trust, dict) else {}
+    tried, kinds = trust.get("tried"), trust.get("reliability")
     parts = (
         expected(trust, noun),
-        candidates(trust.get("tried") or ()),
-        reliability(trust.get("reliability") or {}, noun),
+        candidates([one for one in tried if isinstance(one, dict)] if isinstance(tried, list) else ()),
+        reliability(kinds if isinstance(kinds, dict) else {}, noun),
     )
     return "".join(parts)
 
@@ -23,7 +24,8 @@ def expected(trust: dict[str, Any], noun: str) -> str:
     """The accuracy to expect and what it does not know, or why there is none; nothing for methods that do not judge themselves."""
     if "tried" not in trust:
         return ""
-    said = trust.get("expected") or {}
+    said = trust.get("expected")
+    said = said if isinstance(said, dict) else {}
     low, middle, high = (finite(said.get(key)) for key in ("low", "expected", "high"))
     if low is None or middle is None or high is None:
         return (
@@ -83,8 +85,9 @@ def reliability(kinds: dict[str, Any], noun: str) -> str:
 def plot(kind: str, bins: Sequence[Sequence[float]], noun: str) -> str:
     """Bins (mean confidence, share right, rows) as dots beside the diagonal."""
     width, height, left, top, bottom = 300, 258, 46, 30, 34
-    points = [tuple(map(finite, one)) for one in bins]
-    known = [(x, y, n) for x, y, n in points if x is not None and y is not None and n]
+    rows = [one for one in bins if isinstance(one, list) and len(one) == 3] if isinstance(bins, list) else []
+    points = [tuple(map(finite, one)) for one in rows]
+    known = [(x, y, n) for x, y, n in points if x is not None and y is not None and n is not None and n > 0]
     if not known:
         return ""
     most, total = max(n for *_, n in known), sum(n for *_, n in known)
