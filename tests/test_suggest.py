@@ -143,6 +143,36 @@ def test_the_parts_of_a_proposed_split_are_those_that_the_edit_makes(crowded):
     assert abs(made[0] - split.sizes[0]) <= 0.1 * sum(split.sizes) + (labelled if split.classes[0] in LABELS else 0)
 
 
+@pytest.mark.parametrize("parts", [2, 3])
+def test_what_a_person_split_is_never_proposed_as_one(crowded, monkeypatch, parts):
+    folder, _ = crowded
+    whole, other = next(one.classes for one in suggest(folder) if one.kind == "merge")
+
+    def proposed() -> list[set[frozenset[str]]]:
+        """Merges, and those that there would be if nobody knew of a person's split."""
+        stored = open_run(folder)
+        with monkeypatch.context() as without:
+            without.setattr("rowssl.suggest.split_by_a_person", lambda classes, pairs: np.zeros(len(pairs), dtype=bool))
+            every = suggest(stored)
+        return [{frozenset(one.classes) for one in some if one.kind == "merge"} for some in (suggest(stored), every)]
+
+    made = edit_run.split(folder, whole, parts=parts, report=False).edits.state.divided[whole][1]
+    between = {frozenset((a, b)) for a in made for b in made if a != b}
+    found, every = proposed()
+    assert between & every  # they are near each other
+    assert every - found == between & every  # and nothing else is withheld
+    assert any(one & set(made) for one in found)
+
+    edit_run.merge(folder, other, [made[0]], report=False)  # what a part became stays apart from the other parts
+    found, every = proposed()
+    apart = {frozenset((a, b)) for a in (other, *made[1:]) for b in made[1:] if a != b}
+    assert apart & every
+    assert every - found == apart & every
+    for _ in range(2):
+        edit_run.undo(folder, report=False)
+    assert frozenset((whole, other)) in proposed()[0]
+
+
 def test_the_command_line_prints_a_table_json_and_a_file(crowded, call: Call, tmp_path):
     folder, _ = crowded
     code, text, err = call("suggest", folder, "-n", 5, "--out", tmp_path / "next.csv")

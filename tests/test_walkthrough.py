@@ -103,26 +103,18 @@ def test_the_commands_do_what_the_page_says(
     for command in todo:
         walk.go(command)
 
-    assert "encoder pixels (pictures of 8 pixels" in " ".join(walk.said.values())
+    assert "encoder gradients (pictures of 8 pixels" in " ".join(walk.said.values())
     first, second = (rows_of(digits / name / "classes.csv") for name in ("run", "run2"))
-    assert {row["name"] for row in first} >= {"zero", "one", "two", "three", "six", "four", "seven", "five", "nine"}
-    assert {row["name"] for row in second} >= {
-        "zero",
-        "one",
-        "two",
-        "three",
-        "six",
-        "four",
-        "seven",
-        "five",
-        "nine",
-        "eight",
-    }
+    digits_found = {"zero", "one", "two", "three", "six", "four", "seven", "five", "eight", "nine"}
+    assert {row["name"] for row in first} == digits_found
+    assert {row["name"] for row in second} == digits_found
+    suggested = next(said for command, said in walk.said.items() if command.startswith("rowssl suggest"))
+    assert "rowssl edit digits/run split novel-05" in suggested  # which the page then does
     far = {Path(row["file"]).stem: row["far"] for row in rows_of(digits / "new.csv")}
     assert far["noise"] == "yes"
-    assert sum(flag == "yes" for flag in far.values()) <= 3
+    assert sum(flag == "yes" for flag in far.values()) <= 2
     truth = {row["file"]: row["label"] for row in rows_of(digits / "truth.csv")}
     found = {row["file"]: row["name"] for row in rows_of(digits / "run2" / "predictions.csv")}
-    assert sum(found[file] == label for file, label in truth.items()) > 0.8 * len(truth)  # the page has 92 %
+    assert sum(found[file] == label for file, label in truth.items()) > 0.9 * len(truth)  # the page has 98 %
     for name in ("run/report.html", "run2/report.html", "search.html", "model.onnx"):
         assert (digits / name).stat().st_size > 10_000

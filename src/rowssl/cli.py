@@ -161,7 +161,9 @@ def fit(
     max_bad: Annotated[
         float | None, typer.Option(help="Share of images that may be unreadable and left out [0.05].")
     ] = None,
-    encoder: Annotated[str | None, typer.Option(help="Name, path, hf:NAME, identity, pixels or convnet.")] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Name, path, hf:NAME, identity, gradients, pixels or convnet.")
+    ] = None,
     tail: Annotated[str | None, typer.Option(help="auto, blocks:K, stage or adapter[:WIDTH].")] = None,
     image_size: Annotated[int | None, typer.Option(help="Side of the encoder's input in pixels.")] = None,
     views: Annotated[

@@ -29,7 +29,9 @@ def bench(
     prior: Annotated[str | None, typer.Option(help="Unlabelled priors: match,mismatch,uniform [match].")] = None,
     gamma: Annotated[str | None, typer.Option(help="Imbalance ratios: 100 or 10,100 [the benchmark's usual].")] = None,
     seeds: Annotated[str, typer.Option(help="Seeds: 0,1,2.")] = "0",
-    encoder: Annotated[str | None, typer.Option(help="Name, path, hf:NAME, identity, pixels or convnet.")] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Name, path, hf:NAME, identity, gradients, pixels or convnet.")
+    ] = None,
     protocol: Annotated[str | None, typer.Option(help="rowssl, bacon, gcd or longtail.")] = None,
     known: Annotated[str | None, typer.Option(help="Known classes: a number, a share, or names with commas.")] = None,
     classes: Annotated[str | None, typer.Option(help="Number of classes, auto (estimated) or oracle.")] = None,

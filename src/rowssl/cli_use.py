@@ -322,7 +322,9 @@ def count(
     prior: Annotated[str | None, typer.Option(help="match, mismatch or uniform.")] = None,
     known: Annotated[str | None, typer.Option(help="Known classes: a number, a share, or names with commas.")] = None,
     max_bad: Annotated[float | None, typer.Option(help="Share of images that may be unreadable [0.05].")] = None,
-    encoder: Annotated[str | None, typer.Option(help="Name, path, hf:NAME, identity, pixels or convnet.")] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Name, path, hf:NAME, identity, gradients, pixels or convnet.")
+    ] = None,
     image_size: Annotated[int | None, typer.Option(help="Side of the encoder's input in pixels.")] = None,
     views: Annotated[
         int | None, typer.Option(help="Cached views per image: the same as for `fit` share a cache.")

@@ -9,7 +9,7 @@ weights were learnt on runs of the closed form on the development collections wi
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from rowssl.cluster import kmeans, knn
+from rowssl.edit_state import EditedClass
 from rowssl.errors import InputError
 from rowssl.stored_run import StoredRun, open_run
 
@@ -61,7 +62,9 @@ class Proposal:
 
 
 def suggest(run: StoredRun | str | Path, most: int | None = None) -> list[Proposal]:
-    """Merges and splits of a run, the most probable first; two known classes are never one.
+    """Merges and splits of a run, the most probable first.
+
+    Two known classes are never one, nor are parts of a class that a person split, or what was made of these.
 
     Parameters
     ----------
@@ -90,7 +93,7 @@ def suggest(run: StoredRun | str | Path, most: int | None = None) -> list[Propos
                      tuple(map(int, sizes)), " ".join(map(shlex.quote, words)))
         )  # fmt: skip
 
-    open_pairs = pairs[~known]
+    open_pairs = pairs[~known & ~split_by_a_person(classes, pairs)]
     for pair, same in zip(open_pairs, same_class(compare(whole, open_pairs), MERGE + shift), strict=True):
         places = sorted(pair.tolist(), key=lambda place: (place >= n_known, -whole.size[place], place))
         add("merge", places, float(same), whole.size[places])
@@ -100,6 +103,12 @@ def suggest(run: StoredRun | str | Path, most: int | None = None) -> list[Propos
         add("split", [int(side[0]) // 2], 1 - float(same), np.sort(parts.size[side])[::-1])
     found.sort(key=lambda one: (-one.probability, one.kind, one.classes))
     return found[:most]
+
+
+def split_by_a_person(classes: Sequence[EditedClass], pairs: np.ndarray) -> np.ndarray:
+    """Whether two classes hold parts of one head, which nothing but an edit can have taken apart: (P, 2) -> (P,)."""
+    heads = [{leaf.head for leaf in one.leaves} for one in classes]
+    return np.array([not heads[a].isdisjoint(heads[b]) for a, b in pairs.tolist()], dtype=bool)
 
 
 def compared(

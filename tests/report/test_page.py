@@ -119,6 +119,15 @@ def test_summary_order_and_content(tmp_path: Path) -> None:
     assert "nan" not in "".join(tree.text)
 
 
+def test_links_are_called_what_the_parts_are(tmp_path: Path) -> None:
+    data = make(trust={"tried": [], "problem": "Nearly all rows are in <one> class."})
+    path = write_report(data, tmp_path / "report.html")
+    tree, text = parse(path), path.read_text(encoding="utf-8")
+    assert "trust" in {attributes["id"] for tag, attributes in tree.tags if tag == "section"}
+    assert '<a href="#trust">How sure</a>' in text
+    assert '<p class="warning" role="alert">Nearly all rows are in &lt;one&gt; class.</p>' in text
+
+
 def test_no_reference_leaves_the_file(tmp_path: Path) -> None:
     path = write_report(make(), tmp_path / "report.html")
     text, tree = path.read_text(encoding="utf-8"), parse(path)

@@ -153,14 +153,18 @@ def assemble(data: ReportData, shown: pictures.Pictures) -> str:
         section("map", "Map", atlas.map_section(data, shown), "Neighbours on the map look alike to the model."),
         section("review", "To review", classes.review(data, shown), "Most doubtful first: a look at these helps most."),
         section("metrics", "Against the truth", metrics.metrics_section(data)),
-        section("trust", "How sure", trust.trust_section(data.trust)),
+        section("trust", "How sure", trust.trust_section(data.trust, classes.noun(shown))),
         section("training", "Training", charts.training_curves(data.curves)),
         section("sizes", "Class sizes", profile(data.profile_svg)),
         section("run", "What was run", facts(data.facts)),
         section("unreadable", "Unreadable files", skipped(data.skipped), "Left out of everything above."),
     ]
-    names = ("Classes", "Map", "Review", "Metrics", "Trust", "Training", "Sizes", "Run", "Unreadable")
-    links = "".join(f'<a href="#{name.lower()}">{name}</a>' for name, part in zip(names, parts, strict=True) if part)
+    anchors = ("classes", "map", "review", "metrics", "trust", "training", "sizes", "run", "unreadable")
+    links = "".join(
+        f'<a href="#{anchor}">{"How sure" if anchor == "trust" else anchor.capitalize()}</a>'
+        for anchor, part in zip(anchors, parts, strict=True)
+        if part
+    )
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'

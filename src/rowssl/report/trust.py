@@ -5,14 +5,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rowssl.report.markup import escape, finite
+from rowssl.report.markup import count, escape, finite
 
 
-def trust_section(trust: dict[str, Any] | None) -> str:
-    """The parts that there are: a table of candidates and a reliability plot for each kind of answer."""
+def trust_section(trust: dict[str, Any] | None, noun: str = "image") -> str:
+    """The parts that there are: what to expect, a table of candidates, a reliability plot for each kind of answer."""
     trust = trust if isinstance(trust, dict) else {}
     tried, kinds = trust.get("tried"), trust.get("reliability")
-    return candidates(tried if isinstance(tried, list) else ()) + reliability(kinds if isinstance(kinds, dict) else {})
+    parts = (
+        expected(trust, noun),
+        candidates([one for one in tried if isinstance(one, dict)] if isinstance(tried, list) else ()),
+        reliability(kinds if isinstance(kinds, dict) else {}, noun),
+    )
+    return "".join(parts)
+
+
+def expected(trust: dict[str, Any], noun: str) -> str:
+    """The accuracy to expect and what it does not know, or why there is none; nothing for methods that do not judge themselves."""
+    if "tried" not in trust:
+        return ""
+    said = trust.get("expected")
+    said = said if isinstance(said, dict) else {}
+    low, middle, high = (finite(said.get(key)) for key in ("low", "expected", "high"))
+    if low is None or middle is None or high is None:
+        return (
+            '<p class="lead">How often this is right cannot be told: fewer than four known classes have two labels, so '
+            "none could be hidden and looked for.</p>"
+        )
+    return (
+        f'<p class="expect"><b>{middle:.0f}\u202f%</b> of the unlabelled {noun}s are expected to be right '
+        f"({low:.0f} to {high:.0f}\u202f%).</p>"
+        '<p class="why">So much was right when known classes were hidden and looked for. It holds as far as novel classes are '
+        "like known ones; a wrong number of classes is not in it.</p>"
+    )
 
 
 def candidates(tried: Sequence[dict[str, Any]]) -> str:
@@ -21,18 +46,19 @@ def candidates(tried: Sequence[dict[str, Any]]) -> str:
         return ""
     lines = []
     for one in tried:
-        if not isinstance(one, dict):
-            continue
-        name = escape(str(one.get("candidate", "")))
+        name = escape(str(one.get("candidate", ""))).replace("k-means", "k\u2011means")
         name = f"{name} <small>chosen</small>" if one.get("chosen") else f"<span>{name}</span>"
-        cells = "".join(
-            f"<td>{number(one.get(key))}</td>" for key in ("hidden_classes", "behind_best", "standard_error")
-        )
+        behind = f"{number(one.get('behind_best'))} ± {number(one.get('standard_error'))}"
+        cells = f"<td>{number(one.get('hidden_classes'))}</td><td>{behind}</td>"
         lines.append(f'<tr><th scope="row">{name}</th>{cells}</tr>')
-    heads = "".join(f'<th scope="col">{title}</th>' for title in ("right, %", "behind the best", "± standard error"))
+    heads = "".join(f'<th scope="col">{title}</th>' for title in ("right,&nbsp;%", "behind the best"))
+    tuned = any("tuned" in str(one.get("candidate", "")) for one in tried)
+    about = " For tuned ones the end of the network was trained on the labels first." if tuned else ""
     return (
-        '<h3>What was tried</h3><p class="why">Known classes were hidden, half at a time, and looked for as if nobody had named '
-        "them. Chosen is the most usual candidate within one standard error of the best.</p>"
+        '<h3>What was tried</h3><p class="why">Half of the known classes were hidden at a time and looked for as if nobody had '
+        "named them, every class counting alike within its kind. Chosen is the most usual candidate within one standard error "
+        "(±) of the best. The smaller rho, the more is made of what the known classes teach; with 1 it is nothing."
+        f"{about}</p>"
         f'<table class="numbers small"><thead><tr><th scope="col">Candidate</th>{heads}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table>"
     )
@@ -44,21 +70,21 @@ def number(value: Any) -> str:
     return "–" if found is None else f"{found:.1f}"
 
 
-def reliability(kinds: dict[str, Any]) -> str:
+def reliability(kinds: dict[str, Any], noun: str) -> str:
     """Confidence against the share that was right, one plot for known and one for novel answers."""
-    plots = [plot(kind, bins) for kind in ("known", "novel") if (bins := kinds.get(kind))]
+    plots = [plot(kind, bins, noun) for kind in ("known", "novel") if (bins := kinds.get(kind))]
     if not plots:
         return ""
     return (
-        '<h3>Does confidence keep its word?</h3><p class="why">On hidden classes, each fold judged by what the other one '
-        "taught. On the line, answers given with 70 % confidence are right 7 times of 10; below it they are right less "
-        f'often. The larger the dot, the more pictures.</p><div class="curves">{"".join(plots)}</div>'
+        '<h3>Does confidence keep its word?</h3><p class="why">When classes were hidden, each half judged by what the other '
+        "half taught. On the line, answers given with 70 % confidence are right 7 times of 10; below it they are right less "
+        f'often. The larger the dot, the more {noun}s.</p><div class="curves">{"".join(plots)}</div>'
     )
 
 
-def plot(kind: str, bins: Sequence[Sequence[float]]) -> str:
-    """Bins (mean confidence, share right, pictures) as dots beside the diagonal."""
-    width, height, left, top, bottom = 300, 240, 46, 12, 34
+def plot(kind: str, bins: Sequence[Sequence[float]], noun: str) -> str:
+    """Bins (mean confidence, share right, rows) as dots beside the diagonal."""
+    width, height, left, top, bottom = 300, 258, 46, 30, 34
     rows = [one for one in bins if isinstance(one, list) and len(one) == 3] if isinstance(bins, list) else []
     points = [tuple(map(finite, one)) for one in rows]
     known = [(x, y, n) for x, y, n in points if x is not None and y is not None and n is not None and n > 0]
@@ -79,12 +105,13 @@ def plot(kind: str, bins: Sequence[Sequence[float]]) -> str:
     (x0, y0), (x1, y1) = at(0, 0), at(1, 1)
     dots = "".join(
         f'<circle class="{kind}" cx="{at(x, y)[0]:.1f}" cy="{at(x, y)[1]:.1f}" r="{2.5 + 7 * (n / most) ** 0.5:.1f}">'
-        f"<title>confidence {100 * x:.0f} %, right {100 * y:.0f} %, {n:,.0f} pictures</title></circle>"
+        f"<title>confidence {100 * x:.0f} %, right {100 * y:.0f} %, {count(int(n), noun)}</title></circle>"
         for x, y, n in known
     )
     return (
         f'<figure class="chart reliability"><figcaption><b>{kind} classes</b><span>off by {error:.0f} points</span></figcaption>'
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="Reliability of answers that name a {kind} class: '
         f'off by {error:.0f} points on average">{grid}<path class="diagonal" d="M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}"/>{dots}'
-        f'<text x="{(left + width - 10) / 2}" y="{height - 2}" text-anchor="middle">confidence, %</text></svg></figure>'
+        f'<text x="{(left + width - 10) / 2}" y="{height - 2}" text-anchor="middle">confidence, %</text>'
+        f'<text x="4" y="12">right, %</text></svg></figure>'
     )
