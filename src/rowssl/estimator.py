@@ -80,7 +80,7 @@ class OpenWorldClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
 
     def __init__(
         self,
-        method: str = "dts",
+        method: str = "auto",
         *,
         n_classes: int | str = "auto",
         epochs: int | None = None,
