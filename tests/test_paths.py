@@ -51,7 +51,8 @@ def test_cached_and_uncached_training_have_the_same_losses(tmp_path: Path, trans
         feed = Feed(
             source, targets, batch_size=32, epochs=3, seed=0
         )  # 12 steps: an argmax that flips later is no fault
-        model = build_method(method, tail, {}, n_old=5, n_classes=10, n_rows=128, seed=0)
+        # Where training begins at clusters, a row between two of them may fall to either by the rounding alone.
+        model = build_method(method, tail, {"classifier_init": "random"}, n_old=5, n_classes=10, n_rows=128, seed=0)
         losses.append([epoch.losses for epoch in train(model, feed, Optimisation(lr=0.01))])
     for cached, fresh in zip(*losses, strict=True):
         assert cached.keys() == fresh.keys()
