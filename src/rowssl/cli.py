@@ -249,17 +249,15 @@ app.add_typer(use)
 
 
 def _warn(sentence: str) -> None:
-    from rowssl.data.images import printable
+    from rowssl.data.images import printable  # a name in it may be anything, and is shown on a terminal
 
     print(f"rowssl: {printable(sentence)}", file=sys.stderr)
 
 
 def _refuse(sentence: str) -> NoReturn:
-    from rowssl.data.images import printable  # a name in it may be anything, and is shown on a terminal
-
     if len(sentence) > LONGEST_SENTENCE:
         sentence = f"{sentence[: LONGEST_SENTENCE // 2]} ... {sentence[-LONGEST_SENTENCE // 2 :]}"
-    print(f"rowssl: {printable(sentence)}", file=sys.stderr)
+    _warn(sentence)
     sys.exit(2)
 
 

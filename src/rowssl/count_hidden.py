@@ -19,7 +19,7 @@ from torch import Tensor
 from rowssl.count import CountData, CountEstimate, sample_rows
 from rowssl.count_density import GOOD, LEVELS, Level, density, labelled_share, level
 from rowssl.methods.rehearsal import LEAST_CLASSES
-from rowssl.methods.transfer import power_of, principal_components, whitening_of
+from rowssl.methods.transfer import in_metric, power_of, principal_components
 from rowssl.progress import track
 from rowssl.ward import cut, ward_tree
 
@@ -164,14 +164,8 @@ def _ratio(levels: list[Level], k: int) -> float:
 
 def _fold(y: Tensor, target: np.ndarray, half: np.ndarray) -> Fold:
     """Rows in the metric that the classes outside of `half` teach."""
-    x = in_metric(y, np.where(np.isin(target, half), -1, target))
+    x = in_metric(y, torch.from_numpy(np.where(np.isin(target, half), -1, target)), RHO)
     return Fold(half, x, ward_tree(x))
-
-
-def in_metric(y: Tensor, target: np.ndarray) -> Tensor:
-    """Components in the metric of the labelled rows, unit."""
-    whiten = whitening_of(y, torch.from_numpy(target), RHO)
-    return y if whiten is None else F.normalize(y @ whiten, dim=1)
 
 
 def granularities(rows: int, n_old: int) -> np.ndarray:
@@ -232,7 +226,7 @@ def gate_sizes(y: Tensor, target: np.ndarray, hidden: np.ndarray, shown: np.ndar
     votes = np.zeros((len(rows), len(shown)))
     for turn in range(PARTS):
         kept = np.where(part == turn, -1, own)
-        x = in_metric(y, kept)
+        x = in_metric(y, torch.from_numpy(kept), RHO)
         told = torch.from_numpy(kept >= 0)
         means = torch.zeros(len(shown), x.shape[1]).index_add_(0, torch.from_numpy(kept)[told], x[told])
         empty = torch.where(means.norm(dim=1) > 0, 0.0, -2.0)

@@ -42,9 +42,7 @@ class Features:
     why: str  # why this encoder
     reduction: Reduction | None = None  # between trunk and tail, where pooled features are wide
     tail: str = "auto"  # how the encoder was cut, as `--tail` says it
-    tuning: Callable[[], Source] | None = (
-        None  # opens the labelled rows alone, with augmented views, for methods that tune
-    )
+    tuning: Callable[[], Source] | None = None  # opens the labelled rows alone, with augmented views
     remembered: Remembered | None = None  # features behind a stage, for methods that tune it
     tuning_seconds: float = 0.0  # what tuning will take, as forecast
     views: int | None = None  # of each image that are cached; 0 = made on the fly, None = there are no images

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rowssl.methods.transfer import whitening
+
 RATIO = 1000.0  # of likelihoods, above which a label is doubted
 NOVEL_RATIO = 2000.0
 SHRINK = 0.005  # of the covariance towards the identity
@@ -94,12 +96,7 @@ def _space(feature: np.ndarray, head: np.ndarray, targets: np.ndarray, n_classes
     rest = z - means[place]
     weight = (count / (count - 1).clamp_min(1))[place]  # a mean of few rows is drawn to each of them
     within = ((rest * weight[:, None]).T @ rest).double()
-    size = within.trace() / width
-    if float(size) <= 0:
-        return torch.eye(width)
-    within = (1 - SHRINK) * within / size + SHRINK * torch.eye(width, dtype=torch.float64)
-    values, vectors = torch.linalg.eigh(within)
-    return (vectors * values.clamp_min(1e-9).rsqrt() @ vectors.T).float()
+    return whitening(within, SHRINK)
 
 
 def _temperature(cosine: Tensor, label: Tensor) -> float:

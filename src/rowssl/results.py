@@ -67,14 +67,14 @@ def answer(
     columns: list[np.ndarray] = []
     for number, begin in enumerate(range(0, len(source), chunk)):
         rows = np.arange(begin, min(begin + chunk, len(source)))
-        z = method.features_of(source, rows, device)
+        tail: Tensor | None = None if tailedness is None else tailedness[begin : begin + chunk]
+        if tailedness is None and method.has_tailedness:  # both of one reading: it may be a pass through the trunk
+            x = source.clean(rows).to(device)
+            z, tail = method.tail(x), method.tailedness(x)
+        else:
+            z = method.features_of(source, rows, device)
         probability = method.classifier.probabilities(z)
         top = probability.topk(2, dim=1)
-        tail: Tensor | None
-        if tailedness is not None:
-            tail = tailedness[begin : begin + chunk]
-        else:
-            tail = method.tailedness(source.clean(rows).to(device)) if method.has_tailedness else None
         row = (top.indices[:, 0], top.values[:, 0], top.indices[:, 1], F.normalize(z, dim=1))
         values = [part.cpu().numpy() for part in (row if tail is None else (*row, tail))]
         if not columns:

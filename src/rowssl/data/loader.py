@@ -79,9 +79,8 @@ class Remembered:
 
     def __init__(self, source: Source, pretrained: nn.Module, device: str | torch.device = "cpu") -> None:
         self.source, self.pretrained, self.device = source, pretrained, torch.device(device)
-        self._kept: dict[
-            bool, tuple[nn.Module, Tensor, np.ndarray]
-        ] = {}  # by "is pretrained": stage, values, which are there
+        # By "is pretrained": the stage, the values, and which of them are there.
+        self._kept: dict[bool, tuple[nn.Module, Tensor, np.ndarray]] = {}
 
     @torch.no_grad()
     def of(self, stage: nn.Module, rows: np.ndarray) -> Tensor:

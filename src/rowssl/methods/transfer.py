@@ -130,10 +130,16 @@ def whitening_of(y: Tensor, target: Tensor, rho: float | None) -> Tensor | None:
     return None if within is None else whitening(within, rho)
 
 
+def in_metric(y: Tensor, target: Tensor, rho: float | None) -> Tensor:
+    """Rows in the metric of the labelled ones among them, unit; as they are where there is none: (n, d) -> (n, d)."""
+    whiten = whitening_of(y, target, rho)
+    return y if whiten is None else F.normalize(y @ whiten, dim=1)
+
+
 def within_covariance(y: Tensor, target: Tensor) -> Tensor | None:
     """W of labelled rows (n, d) around their class means, a class counting as at most 30 rows; None where no class has two."""
     count = torch.bincount(target)
-    size = int((count > 0).sum() and len(count))
+    size = len(count)
     means = torch.zeros(size, y.shape[1]).index_add_(0, target, y) / count.clamp_min(1)[:, None]
     weight = torch.where(count > 1, count.clamp_max(MOST) / (count - 1).clamp_min(1), torch.zeros(size))
     total = float(count[count > 1].clamp_max(MOST).sum())
@@ -221,11 +227,8 @@ def spherical_rounds(x: Tensor, target: Tensor, centroids: Tensor, rounds: int =
     return centroids
 
 
-STAGES = (
-    "frozen",
-    "tuned",
-    "taught",
-)  # as pretrained; tuned on the labels; tuned on labels and the surest guesses of that
+# As pretrained; tuned on the labels; tuned on labels and the surest guesses of that.
+STAGES = ("frozen", "tuned", "taught")
 
 
 @dataclass(frozen=True)
@@ -346,7 +349,7 @@ class Transfer(Method):
         self, feed: Feed, target: Tensor, candidates: list[Candidate], views: Source | None = None
     ) -> dict[Candidate, list[Trial]]:
         """Trials of candidates on classes that are hidden from them; none where there are too few classes."""
-        rows = rehearsal_rows(target, self.seed)
+        rows, viewed = rehearsal_rows(target, self.seed), (target >= 0).numpy()
         target = target[torch.from_numpy(rows)]
         all_folds = folds(target, self.n_old, self.seed)
         if not all_folds:
@@ -359,9 +362,11 @@ class Transfer(Method):
                 chosen = [one for one in candidates if one.stage == stage]
                 trained = self.metric.inner
                 if views is not None:
-                    labelled = (feed.targets.cpu() >= 0).numpy()
-                    trained = self._tuned(feed, views, labelled, shown, fold.n_known, stage)
-                spaces = self._spaces(feed, trained, rows, fold.target, chosen)
+                    trained = self._tuned(feed, views, viewed, shown, fold.n_known, stage)
+                raw = self._raw(feed, trained, rows)
+                spaces = {
+                    plain: self._space(raw, fold.target, plain=plain) for plain in {one.rho is None for one in chosen}
+                }
                 for one in chosen:
                     trials[one].append(self._trial(spaces[one.rho is None], fold, one))
         return trials
@@ -372,23 +377,17 @@ class Transfer(Method):
             return feed.remembered.of(stage, rows)
         return joined((stage(x).cpu().float() for _, x in feed.chunks(rows)), len(rows))
 
-    def _spaces(
-        self, feed: Feed, stage: nn.Module, rows: np.ndarray, target: Tensor, candidates: list[Candidate]
-    ) -> dict[bool, Tensor]:
-        """Principal components (n, d) of the features of a stage, with and without the power, by `rho is None`."""
-        raw = self._raw(feed, stage, rows)
-        root, found = bool((raw >= 0).all()), {}
-        for plain in {one.rho is None for one in candidates}:
-            powered = power_of(raw, root and not plain)
-            centre = None if plain else middle(powered, target)
-            mean, components = principal_components(powered, self.metric.out_dim, centre)
-            found[plain] = F.normalize((powered - mean) @ components, dim=1)
-        return found
+    def _space(self, raw: Tensor, target: Tensor, *, plain: bool = False) -> Tensor:
+        """Unit principal components (n, d) of features (n, D); plain ones have neither power nor a middle of their own."""
+        powered = power_of(raw, not plain and bool((raw >= 0).all()))
+        mean, components = principal_components(
+            powered, self.metric.out_dim, None if plain else middle(powered, target)
+        )
+        return F.normalize((powered - mean) @ components, dim=1)
 
     def _trial(self, y: Tensor, fold: Fold, one: Candidate) -> Trial:
         """A candidate on a fold."""
-        whiten = whitening_of(y, fold.target, one.rho)
-        x = y if whiten is None else F.normalize(y @ whiten, dim=1)
+        x = in_metric(y, fold.target, one.rho)
         start = self._start(one)(x, fold.target, fold.n_known, self.n_classes, self.seed)
         return try_out(x, fold, spherical_rounds(x, fold.target, start, self.rounds))
 
@@ -448,9 +447,7 @@ class Transfer(Method):
         """The closed form's answer for the rows it is surest of, a share of every class."""
         some = np.sort(seeded_rows(len(feed), GUESSES_FROM, self.seed))
         target = target[torch.from_numpy(some)]
-        y = self._spaces(feed, stage, some, target, [Candidate(USUAL[0][1])])[False]
-        whiten = whitening_of(y, target, usual_rho(target))
-        x = y if whiten is None else F.normalize(y @ whiten, dim=1)
+        x = in_metric(self._space(self._raw(feed, stage, some), target), target, usual_rho(target))
         centroids = spherical_rounds(
             x, target, first_centroids(x, target, n_known, self.n_classes, self.seed), self.rounds
         )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rowssl.report.markup import count, escape, finite
+from rowssl.report.metrics import points
 
 
 def trust_section(trust: dict[str, Any] | None, noun: str = "image") -> str:
@@ -48,8 +49,8 @@ def candidates(tried: Sequence[dict[str, Any]]) -> str:
     for one in tried:
         name = escape(str(one.get("candidate", ""))).replace("k-means", "k\u2011means")
         name = f"{name} <small>chosen</small>" if one.get("chosen") else f"<span>{name}</span>"
-        behind = f"{number(one.get('behind_best'))} ± {number(one.get('standard_error'))}"
-        cells = f"<td>{number(one.get('hidden_classes'))}</td><td>{behind}</td>"
+        behind = f"{points(one.get('behind_best'))} ± {points(one.get('standard_error'))}"
+        cells = f"<td>{points(one.get('hidden_classes'))}</td><td>{behind}</td>"
         lines.append(f'<tr><th scope="row">{name}</th>{cells}</tr>')
     heads = "".join(f'<th scope="col">{title}</th>' for title in ("right,&nbsp;%", "behind the best"))
     tuned = any("tuned" in str(one.get("candidate", "")) for one in tried)
@@ -62,12 +63,6 @@ def candidates(tried: Sequence[dict[str, Any]]) -> str:
         f'<table class="numbers small"><thead><tr><th scope="col">Candidate</th>{heads}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table>"
     )
-
-
-def number(value: Any) -> str:
-    """One digit behind the point, or a dash."""
-    found = finite(value)
-    return "–" if found is None else f"{found:.1f}"
 
 
 def reliability(kinds: dict[str, Any], noun: str) -> str:
