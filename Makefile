@@ -23,7 +23,7 @@ coverage: setup-dev
 
 # How many small changes of the three files that decide every number the tests notice.
 mutants: setup-dev
-	$(BIN)/python benchmarks/mutants.py src/rowssl/losses.py src/rowssl/density.py src/rowssl/evaluate.py
+	$(BIN)/python benchmarks/mutants.py src/rowssl/methods/losses.py src/rowssl/methods/density.py src/rowssl/evaluation.py
 
 setup: .venv/.core
 setup-dev: .venv/.dev

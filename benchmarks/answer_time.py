@@ -23,7 +23,7 @@ import torch
 
 from rowssl.data.table import read_table
 from rowssl.data.views import clean_view, view_recipe
-from rowssl.nn.encoders import BUILT_IN, build_encoder
+from rowssl.encoders.base import BUILT_IN, build_encoder
 
 
 def one_pass(pictures: np.ndarray) -> float:

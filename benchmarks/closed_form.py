@@ -23,10 +23,10 @@ import time
 import numpy as np
 import torch
 
-from rowssl.data.loader import ArraySource, Feed
-from rowssl.memory import peak_memory
+from rowssl.core.memory import peak_memory
+from rowssl.data.feed import ArraySource, Feed
+from rowssl.encoders.tails import AdapterTail
 from rowssl.methods.transfer import EXACT, MICRO, MICRO_SAMPLE, Candidate, Transfer, whitening, within_covariance
-from rowssl.nn.tails import AdapterTail
 
 CLASSES, KNOWN, WIDTH, RHO = 100, 50, 384, 0.15
 
@@ -82,7 +82,7 @@ def measure(who: str, rows: int) -> None:
     began = time.perf_counter()
     found = (ours if who == "ours" else scikit_learn)(x, target)
     seconds = time.perf_counter() - began
-    from rowssl.cluster import hungarian
+    from rowssl.clustering.assignment import hungarian
 
     table = np.zeros((CLASSES, CLASSES))
     np.add.at(table, (found, truth), 1)

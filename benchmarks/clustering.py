@@ -62,8 +62,9 @@ def child(options: argparse.Namespace) -> None:
     import torch
     from threadpoolctl import threadpool_limits
 
-    from rowssl.cluster import assign, kmeans, semi_supervised_kmeans
-    from rowssl.memory import peak_memory
+    from rowssl.clustering.constrained import semi_supervised_kmeans
+    from rowssl.clustering.kmeans import assign, kmeans
+    from rowssl.core.memory import peak_memory
 
     torch.set_num_threads(options.threads)
     if options.case.startswith("faiss"):
@@ -151,7 +152,7 @@ def line(
 
 def clustering(options: argparse.Namespace) -> None:
     """The table of all cases."""
-    from rowssl.cluster import kmeans
+    from rowssl.clustering.kmeans import kmeans
 
     print(f"{options.n_init} starts, at most {options.max_iter} iterations, {options.threads} threads\n")
     print("| points | k | question | by | seconds | time / rowssl | inertia / rowssl | iterations | memory / points |")
@@ -206,7 +207,7 @@ def in_turns(options: argparse.Namespace, points: Path, kind: str, k: int) -> di
 
 def evaluation(rows: int, classes: int) -> None:
     """Seconds to evaluate many predictions."""
-    from rowssl.evaluate import evaluate
+    from rowssl.evaluation import evaluate
 
     rng = np.random.default_rng(0)
     truth = rng.integers(0, classes, rows)

@@ -21,10 +21,10 @@ import torch
 import torch.nn.functional as F
 
 from rowssl.config import build_config
-from rowssl.count import AUTO, CountData, run_estimator
+from rowssl.counting.base import AUTO, CountData, run_estimator
 from rowssl.data.labels import read_csv
-from rowssl.features import open_features
-from rowssl.problem import load_problem
+from rowssl.data.problem import load_problem
+from rowssl.training.features import open_features
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 KEPT = Path("build/count-trials")

@@ -23,15 +23,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from clustering import mixture
 
-from rowssl import count_density, count_search
-from rowssl.cluster import kmeans
-from rowssl.count import CountData, CountEstimate, run_estimator
+from clustering import mixture
+from rowssl.clustering.kmeans import kmeans
+from rowssl.counting import density, search
+from rowssl.counting.base import CountData, CountEstimate, run_estimator
 
 TARGET = 5.0
 TREES = 4000  # rows up to which the trees of `density` are built again and again
-one_cut, Clusters = count_density.cut, count_search.Clusters
+one_cut, Clusters = density.cut, search.Clusters
 
 
 def problem(rows: int, classes: int, seed: int = 0) -> CountData:
@@ -70,10 +70,10 @@ def counted(name: str, data: CountData, clusters: Any = Clusters) -> tuple[float
     """Seconds of processor time and the estimate, with another maker of clusters if asked for."""
 
     def cut_of_its_own(tree: np.ndarray, k: int) -> np.ndarray:
-        return one_cut(count_density.ward_tree(data.x), k)
+        return one_cut(density.ward_tree(data.x), k)
 
-    count_density.cut = one_cut if clusters is Clusters else cut_of_its_own
-    count_search.Clusters = clusters
+    density.cut = one_cut if clusters is Clusters else cut_of_its_own
+    search.Clusters = clusters
     began = time.process_time()
     found = run_estimator(name, data)
     return time.process_time() - began, found

@@ -7,7 +7,7 @@
 The program writes random pictures with detail of every size as JPEG files. `cache` reads, decodes, augments, runs the trunk,
 converts to float16, writes and hashes, as `rowssl fit` does the first time; `trunk` runs the same number of pictures through the
 trunk in batches of the same size, from one normalised tensor that is in memory: `plain` as PyTorch does it, `reused` with freed
-memory kept for the next batch, as the cache does it (`rowssl.memory.reused_blocks`). They take turns; the cache is compared with
+memory kept for the next batch, as the cache does it (`core.memory.reused_blocks`). They take turns; the cache is compared with
 the faster one.
 """
 
@@ -26,12 +26,12 @@ import torch
 from PIL import Image
 from step import random_vit
 
+from rowssl.core.memory import reused_blocks
 from rowssl.data.table import Table, read_table
 from rowssl.data.views import view_recipe
-from rowssl.memory import reused_blocks
-from rowssl.nn.encoders import Encoder, build_encoder
-from rowssl.nn.trunk import open_trunk_cache
-from rowssl.nn.vit import split_vit
+from rowssl.encoders.base import Encoder, build_encoder
+from rowssl.encoders.trunk import open_trunk_cache
+from rowssl.encoders.vit import split_vit
 
 TARGET = 0.9
 

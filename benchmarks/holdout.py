@@ -21,12 +21,12 @@ import numpy as np
 import torch
 import yaml
 
-from rowssl.data.loader import ArraySource, FeatureAugmentation, Feed
-from rowssl.evaluate import evaluate
+from rowssl.data.feed import ArraySource, FeatureAugmentation, Feed
+from rowssl.encoders.tails import AdapterTail
+from rowssl.evaluation import evaluate
 from rowssl.methods import build_method
 from rowssl.methods.base import Method
-from rowssl.nn.tails import AdapterTail
-from rowssl.train import Optimisation, train
+from rowssl.training.loop import Optimisation, train
 
 
 def fold_of(labels: np.ndarray, fold: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:

@@ -1,4 +1,4 @@
-"""Would the tests notice? `python benchmarks/mutants.py src/rowssl/losses.py ... [--limit SECONDS]`.
+"""Would the tests notice? `python benchmarks/mutants.py src/rowssl/methods/losses.py ... [--limit SECONDS]`.
 
 Makes one small change at a time to a file (another operator, another comparison, another constant, a statement left out), runs the
 tests that are about the file, and counts the changes that make one fail. Each change lives in a process of its own,
@@ -22,13 +22,19 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = {
-    "losses": ["tests/reference/test_losses.py", "tests/reference/test_gcd.py", "tests/reference/test_simgcd.py"],
-    "density": ["tests/reference/test_density.py"],
-    "evaluate": [
-        "tests/test_evaluate.py",
-        "tests/reference/test_protocol.py",
+    "methods.losses": [
+        "tests/methods/test_losses.py",
+        "tests/methods/test_class_losses.py",
+        "tests/methods/test_queue_loss.py",
+        "tests/methods/test_gcd.py",
+        "tests/methods/test_simgcd.py",
+    ],
+    "methods.density": ["tests/methods/test_density.py"],
+    "evaluation": [
+        "tests/test_evaluation.py",
+        "tests/test_protocol.py",
         "tests/properties/test_evaluate_properties.py",
-        "--deselect=tests/test_evaluate.py::test_a_million_predictions_over_a_thousand_classes",
+        "--deselect=tests/test_evaluation.py::test_a_million_predictions_over_a_thousand_classes",
     ],
 }
 EARLY = (  # imported once, before the forks; nothing here may import a file that is changed
@@ -166,7 +172,8 @@ def main() -> None:
     until, poor = time.monotonic() + options.limit, False
     for file in options.files:
         source = file.read_text(encoding="utf-8")
-        fails, spent = noticed(file.stem, file, source)
+        name = ".".join(file.resolve().relative_to(ROOT / "src" / "rowssl").with_suffix("").parts)
+        fails, spent = noticed(name, file, source)
         if fails:
             sys.exit(f"{file}: its tests fail as it is")
         longest = 1 + int(PATIENCE * spent)
@@ -176,7 +183,7 @@ def main() -> None:
             if time.monotonic() > until or (options.only and number not in options.only):
                 continue
             tried += 1
-            if any(noticed(file.stem, file, changed, longest, few)[0] for few in (True, False)):
+            if any(noticed(name, file, changed, longest, few)[0] for few in (True, False)):
                 killed += 1
             else:
                 print(f"survived {number:4}  {file.name}:{line}  {kind}: {change}", flush=True)

@@ -22,7 +22,7 @@ from torch import Tensor
 from rowssl.data.benchmarks import load_benchmark
 from rowssl.data.table import Table
 from rowssl.data.views import clean_view, view_recipe
-from rowssl.nn.encoders import Encoder, build_encoder
+from rowssl.encoders.base import Encoder, build_encoder
 
 NEIGHBOURS, TEMPERATURE = 10, 0.07
 BATCH = 64

@@ -29,14 +29,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from clustering import mixture
 from extraction import write_pictures
 
+from clustering import mixture
 from rowssl.config import build_config
-from rowssl.fit import fit
-from rowssl.memory import reused_blocks
-from rowssl.model import Model, load_model
-from rowssl.predict import BATCH, open_inputs, predict_inputs
+from rowssl.core.memory import reused_blocks
+from rowssl.runs.classifier import BATCH, Model, load_model
+from rowssl.runs.fit import fit
+from rowssl.runs.predict import open_inputs, predict_inputs
 from rowssl.serve.neighbours import Neighbours
 
 THROUGHPUT, EXTRA_MS = 0.9, 10.0
@@ -58,7 +58,7 @@ def random_weights(folder: Path, side: int) -> str:
     """A checkpoint of a ViT-S/16 with random weights in DINO's form: time does not depend on them."""
     from safetensors.torch import save_file
 
-    from rowssl.nn.vit import ViT, vit_architecture
+    from rowssl.encoders.vit import ViT, vit_architecture
 
     torch.manual_seed(0)
     place = folder / f"dino_vits16_{side}.safetensors"

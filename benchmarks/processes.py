@@ -25,13 +25,13 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from rowssl import distributed
-from rowssl.data.loader import ArraySource, FeatureAugmentation, Feed
+from rowssl.core import distributed
+from rowssl.core.matmul import fast_products
+from rowssl.data.feed import ArraySource, FeatureAugmentation, Feed
+from rowssl.encoders.tails import AdapterTail
+from rowssl.encoders.vit import ViT, split_vit, vit_architecture
 from rowssl.methods.dts import DTS
-from rowssl.nn.tails import AdapterTail
-from rowssl.nn.vit import ViT, split_vit, vit_architecture
-from rowssl.products import fast_products
-from rowssl.train import Optimisation, build_optimiser
+from rowssl.training.loop import Optimisation, build_optimiser
 
 TARGET = 0.9
 CLASSES, ROWS, WIDTH = 100, 512, 384

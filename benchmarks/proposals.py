@@ -2,7 +2,7 @@
 
     python benchmarks/proposals.py               # collections of ../shared/data, digits
     python benchmarks/proposals.py --sub 10      # and ten random parts of every collection
-    python benchmarks/proposals.py --sub 10 --fit     # learn the weights of rowssl/suggest.py anew on all of these
+    python benchmarks/proposals.py --sub 10 --fit     # learn the weights of rowssl/runs/suggest.py anew on all of these
 
 The closed form is given 1.3 or 0.8 times the true number of classes. A merge is right where both classes have the same majority, a
 split where its parts have different ones. Collections are those of count_trials.py.
@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from count_trials import Trial, trials
 
-from rowssl.count_hidden import components, in_metric
-from rowssl.methods.transfer import first_centroids, nearest_centroid, spherical_rounds
-from rowssl.suggest import LEAST_PART, MERGE, SMALLEST, SPLIT, USUAL, compare, compared, learnt, same_class
+from rowssl.counting.hidden import components
+from rowssl.methods.transfer import first_centroids, in_metric, nearest_centroid, spherical_rounds
+from rowssl.runs.suggest import LEAST_PART, MERGE, SMALLEST, SPLIT, USUAL, compare, compared, learnt, same_class
 
 FIRST = 10
 FACTORS = {"merge": 1.3, "split": 0.8}

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rowssl import losses
+from rowssl.encoders.vit import Attention, ViT
+from rowssl.methods import losses
 from rowssl.methods.dts import DTS
-from rowssl.nn.vit import Attention, ViT
-from rowssl.schedules import teacher_temperature
+from rowssl.methods.schedules import teacher_temperature
 
 
 class WrittenOut(Attention):

@@ -29,15 +29,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rowssl.data.loader import ArraySource, FeatureAugmentation, Feed
+from rowssl.core.matmul import fast_products
+from rowssl.core.memory import reused_blocks
+from rowssl.data.feed import ArraySource, FeatureAugmentation, Feed
 from rowssl.data.table import read_table
-from rowssl.memory import reused_blocks
+from rowssl.encoders.tails import AdapterTail
 from rowssl.methods import build_method
 from rowssl.methods.base import Method, seeded_rows
 from rowssl.methods.dts import DTS
-from rowssl.nn.tails import AdapterTail
-from rowssl.products import fast_products
-from rowssl.train import Optimisation, build_optimiser
+from rowssl.training.loop import Optimisation, build_optimiser
 
 BATCH, PIECE, TURN = 128, 8192, 5
 EXPONENT, STEP_RATIO, MEMORY_GB = 1.1, 1.3, 4.0  # targets

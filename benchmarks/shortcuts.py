@@ -1,4 +1,4 @@
-"""What two shortcuts of a DTS step save: oneDNN's products (`rowssl/products.py`) and prototypes that rest (`rowssl/resting.py`).
+"""What two shortcuts of a DTS step save: products by oneDNN (`core.matmul`) and idle prototypes (`methods.idle_prototypes`).
 
     python benchmarks/shortcuts.py
     python benchmarks/shortcuts.py --quick
@@ -17,26 +17,31 @@ from pathlib import Path
 
 from scale import Training, fill_queue, write_rows
 
-from rowssl import products, resting
-from rowssl.memory import reused_blocks
+from rowssl.core import matmul
+from rowssl.core.memory import reused_blocks
+from rowssl.methods import idle_prototypes
 from rowssl.methods.dts import DTS
 
 NEVER = 2**62  # more multiplications than any product has
-WAYS = {"plain": (NEVER, 0), "oneDNN": (products.LEAST_WORK, 0), "oneDNN, resting": (products.LEAST_WORK, resting.FEW)}
+WAYS = {
+    "plain": (NEVER, 0),
+    "oneDNN": (matmul.LEAST_WORK, 0),
+    "oneDNN, resting": (matmul.LEAST_WORK, idle_prototypes.FEW),
+}
 
 
 def compare(path: Path, classes: int, batch: int, turns: int, steps: int) -> tuple[dict[str, float], int]:
     """Median seconds of a step in each way, and how many prototypes rest at the end of the last."""
     trainings = {}
     for name, (_, few) in WAYS.items():
-        resting.FEW = few
+        idle_prototypes.FEW = few
         trainings[name] = Training(path, classes, batch)
         fill_queue(trainings[name])
     seconds: dict[str, list[float]] = {name: [] for name in WAYS}
     with reused_blocks():
         for _ in range(turns):
             for name, training in trainings.items():
-                products.LEAST_WORK = WAYS[name][0]
+                matmul.LEAST_WORK = WAYS[name][0]
                 seconds[name] += [training.step() for _ in range(steps)]
     method = trainings["oneDNN, resting"].method
     assert isinstance(method, DTS)

@@ -27,12 +27,12 @@ import torch
 from public_step import PublicStep
 from torch import Tensor, nn
 
-from rowssl.memory import peak_memory
+from rowssl.core.matmul import fast_products
+from rowssl.core.memory import peak_memory
+from rowssl.data.feed import Batch
+from rowssl.encoders.vit import Architecture, ViT, split_vit, vit_architecture
 from rowssl.methods.dts import DTS
-from rowssl.nn.vit import Architecture, ViT, split_vit, vit_architecture
-from rowssl.products import fast_products
-from rowssl.train import Optimisation, build_optimiser
-from rowssl.types import Batch
+from rowssl.training.loop import Optimisation, build_optimiser
 
 CLASSES, QUEUE = 100, 4096
 TINY = Architecture(patch=16, dim=48, depth=2, heads=3, hidden=96, grid=2)

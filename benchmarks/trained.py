@@ -26,19 +26,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rowssl.cluster import hungarian
+from rowssl.clustering.assignment import hungarian
 from rowssl.config import DataConfig, RunConfig, build_config
+from rowssl.core.console import quiet
 from rowssl.data.benchmarks import load_benchmark
-from rowssl.data.loader import ArraySource
+from rowssl.data.feed import ArraySource
+from rowssl.data.problem import Problem, load_problem
 from rowssl.data.splits import make_split
 from rowssl.data.table import Table, read_table
-from rowssl.evaluate import evaluate
-from rowssl.features import open_features
-from rowssl.fit import fit
-from rowssl.nn.reduce import fit_reduction
-from rowssl.problem import Problem, load_problem
-from rowssl.progress import quiet
-from rowssl.training_plan import schedule
+from rowssl.encoders.reduce import fit_reduction
+from rowssl.evaluation import evaluate
+from rowssl.runs.fit import fit
+from rowssl.training.features import open_features
+from rowssl.training.plan import schedule
 
 PHOTOS, LABELS, PRIORS = ("groceries", "objects64"), ("match", "mismatch", "few"), ("match", "mismatch")
 BEFORE = {"simgcd": {"classifier_init": "random"}, "dts": {"classifier_init": "random", "u_moves": "anywhere"}}

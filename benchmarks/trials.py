@@ -30,14 +30,15 @@ from PIL import Image
 from sklearn.cluster import AgglomerativeClustering, KMeans
 from sklearn.linear_model import LogisticRegression
 
-from rowssl.cluster import hungarian, semi_supervised_kmeans
+from rowssl.clustering.assignment import hungarian
+from rowssl.clustering.constrained import semi_supervised_kmeans
 from rowssl.config import build_config
+from rowssl.core.memory import peak_memory
+from rowssl.data.problem import Problem
 from rowssl.data.table import read_table
-from rowssl.features import open_features
-from rowssl.fit import fit
-from rowssl.memory import peak_memory
 from rowssl.methods import METHODS
-from rowssl.problem import Problem
+from rowssl.runs.fit import fit
+from rowssl.training.features import open_features
 
 ROOT = Path(__file__).resolve().parents[2] / "shared" / "data"
 Answer = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # heads of training and of new pictures, confidence of these

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from trained import photos
 
-from rowssl.checkpoint import write_text
-from rowssl.data.loader import ArraySource, FeatureAugmentation, Feed
+from rowssl.core.files import write_text
+from rowssl.data.feed import ArraySource, FeatureAugmentation, Feed
+from rowssl.encoders.tails import AdapterTail
 from rowssl.methods.dts import DTS
-from rowssl.nn.tails import AdapterTail
-from rowssl.reproduce.svg import COLOURS, Curve, lines_svg
-from rowssl.train import Optimisation, train
+from rowssl.paper.svg import COLOURS, Curve, lines_svg
+from rowssl.training.loop import Optimisation, train
 
 WAYS = {
     "u anywhere": {"u_moves": "anywhere"},

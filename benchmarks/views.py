@@ -27,8 +27,8 @@ import numpy as np
 import torch
 
 from rowssl.config import DataConfig, build_config
-from rowssl.fit import fit
-from rowssl.problem import Problem, load_problem
+from rowssl.data.problem import Problem, load_problem
+from rowssl.runs.fit import fit
 
 TARGET, POINTS = 10.0, 1.0
 HEADS = "| cached views | In-bACC % | less on the fly | first s | again s | on the fly / first | on the fly / again |"

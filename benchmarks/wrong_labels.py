@@ -1,4 +1,4 @@
-"""How many wrong labels are found: some labels of a collection are changed, then `rowssl.label_issues` lists those it doubts.
+"""How many wrong labels are found: some labels of a collection are changed, then `rowssl.runs.label_issues` lists those it doubts.
 
 python benchmarks/wrong_labels.py FEATURES.npz LABELS.csv [--share 0.05] [--seeds 3] [--kind known|novel|none]
 
@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from rowssl.config import build_config
-from rowssl.fit import fit
-from rowssl.progress import quiet
+from rowssl.core.console import quiet
+from rowssl.runs.fit import fit
 
 
 def planted(

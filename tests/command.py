@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from rowssl import cli
+from rowssl.cli import app
 
 
 def rowssl(*arguments: object) -> int:
     """Call `rowssl ARGUMENTS`; its exit code."""
     before, sys.argv = sys.argv, ["rowssl", *map(str, arguments)]
     try:
-        cli.main()
+        app.main()
         return 0
     except SystemExit as stop:
         return int(stop.code or 0)

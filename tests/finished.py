@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from rowssl.config import build_config
-from rowssl.fit import fit
+from rowssl.runs.fit import fit
 
 TRAINED = 500
 LABELS = "abcde"  # digits 0 to 4

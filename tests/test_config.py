@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rowssl.config import build_config, load_config
-from rowssl.errors import InputError
+from rowssl.core.errors import InputError
 from rowssl.methods import check_method
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rowssl.estimator import OpenWorldClassifier
+    from rowssl.sklearn import OpenWorldClassifier
 
 __version__ = "0.1.0"
 __all__ = ["OpenWorldClassifier", "__version__"]
@@ -14,7 +14,7 @@ __all__ = ["OpenWorldClassifier", "__version__"]
 def __getattr__(name: str) -> Any:
     """Public names are imported when they are first asked for."""
     if name == "OpenWorldClassifier":
-        from rowssl.estimator import OpenWorldClassifier
+        from rowssl.sklearn import OpenWorldClassifier
 
         return OpenWorldClassifier
     raise AttributeError(f"module 'rowssl' has no attribute {name!r}")

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rowssl.data.images import printable
-from rowssl.errors import InputError
+from rowssl.core.errors import InputError
+from rowssl.core.text import printable
 
 LARGEST = 2**20  # bytes of a file of options
 MOST_VALUES, DEEPEST = 10_000, 16

@@ -23,7 +23,7 @@ def test_the_source_has_a_name_outside_of_a_repository(monkeypatch, tmp_path):
     shutil.copytree(Path(cell.__file__).parents[1], tmp_path / "rowssl", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(cell, "__file__", str(tmp_path / "rowssl" / "bench" / "cell.py"))
     assert cell.commit().endswith(digest)  # wherever it lies
-    with (tmp_path / "rowssl" / "losses.py").open("a") as file:
+    with (tmp_path / "rowssl" / "config.py").open("a") as file:
         file.write("#")
     assert not cell.commit().endswith(digest)
 

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import pytest
 
 from command import rowssl
-from rowssl.bench import engine, pool, seal
-from rowssl.bench.cells import Cell, epoch_seconds, grid, open_result, read_result
+from rowssl.bench import checksums, engine, runners
+from rowssl.bench.checksums import DamagedError
 from rowssl.bench.cost import plan
-from rowssl.bench.seal import DamagedError
-from rowssl.plain_files import NoRoomError
-from rowssl.reproduce.rows import curve_of
-from rowssl.reproduce.run import _no_features
+from rowssl.bench.grid import Cell, epoch_seconds, grid, open_result, read_result
+from rowssl.core.files import NoRoomError
+from rowssl.paper.rows import curve_of
+from rowssl.paper.run import _no_features
 
 BASE = {"data": {"name": "digits"}, "encoder": {"name": "pixels", "views": 2}, "train": {"epochs": 2}}
 COMMAND = ("bench", "--data", "digits", "--gamma", 10, "--encoder", "pixels", "--views", 2, "--methods", "simgcd",
@@ -123,7 +123,7 @@ def test_a_cell_that_stands_for_two_is_named_once_and_not_finished_until_it_is_r
         raise RuntimeError("killed")
 
     with monkeypatch.context() as context:
-        context.setattr(pool, "run_cell", killed)
+        context.setattr(runners, "run_cell", killed)
         outcome = engine.run_cells([cell, cell], runs, workers=0, retries=0)
     assert (len(outcome.results), len(outcome.failures)) == (0, 1)
     assert capsys.readouterr().err.count("metrics.json is damaged") == 1
@@ -190,6 +190,6 @@ def test_a_file_that_finds_no_room_is_not_called_damaged(tmp_path, monkeypatch):
     def no_room(path):
         raise NoRoomError("too large")
 
-    monkeypatch.setattr(seal, "read_json", no_room)
+    monkeypatch.setattr(checksums, "read_json", no_room)
     with pytest.raises(NoRoomError):
-        seal.read_object(tmp_path / "cell.json")
+        checksums.read_object(tmp_path / "cell.json")

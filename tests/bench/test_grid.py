@@ -17,11 +17,11 @@ import pytest
 
 from command import rowssl
 from rowssl.bench import engine
-from rowssl.bench.cells import Cell, grid, read_result, read_results
 from rowssl.bench.cost import plan
+from rowssl.bench.grid import Cell, grid, read_result, read_results
 from rowssl.bench.results import COLUMNS
 from rowssl.bench.sample import read_sample
-from rowssl.errors import InputError
+from rowssl.core.errors import InputError
 from rowssl.methods.simgcd import SimGCD
 
 QUICK = ("--data", "digits", "--gamma", "10", "--encoder", "pixels", "--views", "2")

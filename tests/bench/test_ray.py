@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from nn.test_trunk_fill import config_of, files_of, make_pictures
+from encoders.test_fill import config_of, files_of, make_pictures
 from rowssl.config import DataConfig, MethodConfig, RunConfig
-from rowssl.features import open_features
-from rowssl.nn import trunk_cache
-from rowssl.problem import load_problem
+from rowssl.data.problem import load_problem
+from rowssl.encoders import cache
+from rowssl.training.features import open_features
 
 pytest.importorskip("ray", reason="ray is not installed")
 
@@ -22,7 +22,7 @@ GRID = """
 import json, sys
 from pathlib import Path
 from rowssl.bench import engine
-from rowssl.bench.cells import grid
+from rowssl.bench.grid import grid
 out = Path(sys.argv[1])
 base = {"data": {"name": "digits"}, "encoder": {"name": "pixels", "views": 2, "cache": sys.argv[2]}, "train": {"epochs": 1}}
 cells = grid(base, methods=["kmeans", "simgcd"], gammas=[10.0], seeds=[0])
@@ -52,8 +52,8 @@ FILL = """
 import os, signal, sys, threading, time
 from pathlib import Path
 from rowssl.bench import engine
-from rowssl.bench.cells import grid
-from rowssl.nn import trunk_cache
+from rowssl.bench.grid import grid
+from rowssl.encoders import cache as trunk_cache
 trunk_cache.SHARD_ROWS = 2
 pictures, cache = sys.argv[1:]
 
@@ -66,7 +66,7 @@ def kill():
         time.sleep(0.002)
     for number in filter(str.isdecimal, os.listdir("/proc")):
         command = Path(f"/proc/{number}/cmdline").read_bytes().decode().split(chr(0))
-        if "rowssl.crew" in command and any(cache in word for word in command):
+        if "rowssl.training.cache_workers" in command and any(cache in word for word in command):
             os.kill(int(number) if killed else parent(number), signal.SIGKILL)
             killed.append(number)
 
@@ -84,7 +84,7 @@ def test_the_trunk_cache_is_filled_by_ray_whoever_is_killed(tmp_path, monkeypatc
     pictures, one, ray = tmp_path / "pictures", tmp_path / "one", tmp_path / "ray"
     pictures.mkdir()
     make_pictures(pictures)
-    monkeypatch.setattr(trunk_cache, "SHARD_ROWS", 2)
+    monkeypatch.setattr(cache, "SHARD_ROWS", 2)
     open_features(
         load_problem(DataConfig(source=str(pictures))),
         RunConfig(encoder=config_of(one), method=MethodConfig(name="dts")),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rowssl.bench import paper
-from rowssl.bench.pictures import bars_svg
+from rowssl.bench import published
+from rowssl.bench.charts import bars_svg
 from rowssl.bench.results import COLUMNS, Entry, Row, Section, summarise, to_csv
 from rowssl.bench.tables import MAIN, column_marks, comparison_table, escape, latex_table, markdown_table, marks
 from rowssl.config import DataConfig
@@ -124,24 +124,24 @@ def test_csv_goes_out_and_comes_back(tmp_path: Path):
 
 
 def test_paper_numbers():
-    assert len(paper.paper_rows()) == 1148
-    values = paper.paper_values()
+    assert len(published.paper_rows()) == 1148
+    values = published.paper_values()
     assert values["CIFAR-100-LT", "100", "match", "", "DTS", "In-bACC", "New"] == 43.2
     assert values["Herbarium19", "natural", "mismatch", "", "DTS", "In-bACC", "UFew"] == 14.7
     # Two tables differ here; the main one counts unless the other is asked for.
     key = ("CIFAR-100-LT", "100", "match", "", "DTS", "Tr-bACC", "New")
     assert values[key] == 39.1
-    assert paper.paper_values("main")[key] == 39.1
-    assert key in paper.paper_values("cifar_mcar")
-    assert {r["method"] for r in paper.paper_rows() if r["table"] == "main"} == set(paper.METHODS.values())
+    assert published.paper_values("main")[key] == 39.1
+    assert key in published.paper_values("cifar_mcar")
+    assert {r["method"] for r in published.paper_rows() if r["table"] == "main"} == set(published.METHODS.values())
 
 
 @pytest.mark.shared
 def test_paper_numbers_are_the_shared_ones(shared_dir):
     with (shared_dir / "paper" / "results.csv").open(newline="") as file:
         reader = csv.DictReader(file)
-        assert tuple(reader.fieldnames or ()) == paper.COLUMNS == COLUMNS[: len(paper.COLUMNS)]
-        assert tuple(reader) == paper.paper_rows()
+        assert tuple(reader.fieldnames or ()) == published.COLUMNS == COLUMNS[: len(published.COLUMNS)]
+        assert tuple(reader) == published.paper_rows()
 
 
 @pytest.mark.parametrize(
@@ -160,4 +160,4 @@ def test_paper_numbers_are_the_shared_ones(shared_dir):
     ],
 )
 def test_which_data_are_the_papers(data, words):
-    assert paper.dataset_words(data, {}) == words
+    assert published.dataset_words(data, {}) == words

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from rowssl.checkpoint import Checkpoints
-from rowssl.data.loader import ArraySource, Feed
+from rowssl.data.feed import ArraySource, Feed
+from rowssl.encoders.tails import AdapterTail
 from rowssl.methods.bacon import BaCon
 from rowssl.methods.base import Method
 from rowssl.methods.dts import DTS
@@ -28,8 +28,8 @@ from rowssl.methods.orca import ORCA
 from rowssl.methods.promptcal import PromptCAL
 from rowssl.methods.simgcd import SimGCD
 from rowssl.methods.trssl import TRSSL
-from rowssl.nn.tails import AdapterTail
-from rowssl.train import Optimisation, train
+from rowssl.training.checkpoints import Checkpoints
+from rowssl.training.loop import Optimisation, train
 
 # One line per method: every test of the contract runs on all of them.
 METHODS: dict[str, tuple[type[Method], dict[str, Any]]] = {

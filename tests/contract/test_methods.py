@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from contract.problems import METHODS, Problem, build, digest, feed_of, long_tailed
-from rowssl.cluster import assign, hungarian, kmeans
-from rowssl.data.loader import Feed
+from rowssl.clustering.assignment import hungarian
+from rowssl.clustering.kmeans import assign, kmeans
+from rowssl.data.feed import Feed
 from rowssl.methods.base import Method
-from rowssl.sgd import SGD
-from rowssl.train import Optimisation, build_optimiser, train
+from rowssl.training.loop import SGD, Optimisation, build_optimiser, train
 
 every_method = pytest.mark.parametrize("name", METHODS)
 

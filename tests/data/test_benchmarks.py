@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rowssl.core.errors import InputError
 from rowssl.data import class_lists
 from rowssl.data.benchmarks import BENCHMARKS, load_benchmark
-from rowssl.errors import InputError
 
 
 def picture(path: Path, shade: int = 0) -> None:

@@ -15,10 +15,10 @@ from PIL import Image
 from rich.console import Console
 from sklearn.datasets import load_digits
 
+from rowssl.core.errors import InputError
 from rowssl.data import check as module
 from rowssl.data.check import CheckReport, check, print_report, save_bars
 from rowssl.data.table import Table, read_table
-from rowssl.errors import InputError
 
 
 def picture(path: Path, shade: int) -> None:

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rowssl.core.errors import InputError
 from rowssl.data import pickled_arrays
 from rowssl.data.benchmarks import load_benchmark
-from rowssl.errors import InputError
 
 
 def python2_pickle(content: dict[str, Any]) -> bytes:

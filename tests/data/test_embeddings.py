@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from rowssl.data.loader import ArraySource
+from rowssl.core.errors import InputError
+from rowssl.data.feed import ArraySource
 from rowssl.data.table import read_table
-from rowssl.errors import InputError
 
 ROWS = np.random.default_rng(3).normal(size=(6, 4)).astype(np.float32)
 

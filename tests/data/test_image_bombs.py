@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from faults.hostile import within
+from rowssl.core.errors import ImageError
 from rowssl.data import images
 from rowssl.data.images import open_image
-from rowssl.errors import ImageError
 
 
 def refusal(data: bytes) -> str:

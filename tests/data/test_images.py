@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rowssl.core.errors import ImageError
+from rowssl.core.text import printable
 from rowssl.data import images
-from rowssl.data.images import data_uri, open_image, printable, thumbnail, unreadable
-from rowssl.errors import ImageError
+from rowssl.data.images import data_uri, open_image, thumbnail, unreadable
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
 

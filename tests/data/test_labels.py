@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rowssl.data.images import printable
+from rowssl.core.errors import InputError
+from rowssl.core.text import printable
 from rowssl.data.labels import UNLABELLED, encode_labels, labels_from_csv, read_csv, relative_to
-from rowssl.errors import InputError
 
 
 def written(tmp_path: Path, content: str | bytes) -> Path:

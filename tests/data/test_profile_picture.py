@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rowssl.data.splits import Split, make_split
+from rowssl.data.split_file import Split
+from rowssl.data.splits import make_split
 from rowssl.report.profiles import COLOURS, class_sizes, print_profiles, profile_svg
 
 SVG = "{http://www.w3.org/2000/svg}"

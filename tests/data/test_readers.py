@@ -15,10 +15,10 @@ import pyarrow.parquet as parquet
 import pytest
 from PIL import Image
 
+from rowssl.core.errors import InputError
 from rowssl.data import labels as label_files
 from rowssl.data.labels import labels_from_csv, read_csv
 from rowssl.data.table import read_table
-from rowssl.errors import InputError
 
 
 def png(shade: int) -> bytes:

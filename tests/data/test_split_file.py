@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rowssl.core.errors import InputError
 from rowssl.data.benchmarks import load_benchmark
-from rowssl.data.splits import Split, make_split
-from rowssl.errors import InputError
+from rowssl.data.split_file import Split
+from rowssl.data.splits import make_split
 
 LABELS = np.tile(np.arange(6), 40)
 TEST = np.tile(np.arange(6), 5)

@@ -7,11 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rowssl.core.errors import InputError
 from rowssl.data import class_lists
 from rowssl.data.benchmarks import load_benchmark
-from rowssl.data.profiles import graded_counts, reversed_counts, shared_counts
-from rowssl.data.splits import SETTINGS, Split, frequency_groups, longtail_profile, make_split
-from rowssl.errors import InputError
+from rowssl.data.profiles import (
+    SETTINGS,
+    frequency_groups,
+    graded_counts,
+    longtail_profile,
+    reversed_counts,
+    shared_counts,
+)
+from rowssl.data.split_file import Split
+from rowssl.data.splits import make_split
 
 CIFAR100 = np.tile(np.arange(100), 500)  # interleaved, so that the order inside a class is not the order of rows
 CIFAR100_TEST = np.repeat(np.arange(100), 100)

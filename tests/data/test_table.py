@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from rowssl.data.table import ImageSubset, Skipped, Table, read_table, write_folder
-from rowssl.errors import ImageError, InputError
+from rowssl.core.errors import ImageError, InputError
+from rowssl.data.images import Skipped
+from rowssl.data.table import ImageSubset, Table, read_table, write_folder
 
 
 def picture(path: Path, shade: int = 100) -> Path:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from rowssl.core.errors import InputError
 from rowssl.data.views import ViewRecipe, all_views, clean_view, make_view, view_recipe
-from rowssl.errors import InputError
 
 KINDS = ["standard", "strong", "small"]
 

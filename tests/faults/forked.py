@@ -22,7 +22,7 @@ from pkgutil import walk_packages
 from typing import Any
 
 import rowssl
-from rowssl.errors import InputError
+from rowssl.core.errors import InputError
 
 TESTS = Path(__file__).resolve().parents[1]
 SLICE = 0.002  # seconds between two looks at a child
@@ -74,7 +74,7 @@ class Forked:
         """The command line; killed `kill` seconds from its start, or from the moment a path matches `once`, or as soon as it
         has computed for `spent` seconds, which is as far into a run on a busy machine as on an idle one."""
         argv = ["rowssl", *map(str, arguments)]
-        return self._ask(call="rowssl.cli:main", argv=argv, kill=kill, once=once, spent=spent)
+        return self._ask(call="rowssl.cli.app:main", argv=argv, kill=kill, once=once, spent=spent)
 
     def call(self, function: str, *arguments: object, spent: float | None = None) -> Ended:
         """`module:function` with text arguments."""

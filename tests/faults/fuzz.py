@@ -13,7 +13,7 @@ from types import FrameType
 
 import numpy as np
 
-from rowssl.errors import InputError
+from rowssl.core.errors import InputError
 
 TOKENS = [
     b"\0", b"\xff", b"\n", b"\r\n", b",", b";", b"\t", b'"', b"'", b"\xef\xbb\xbf", b"-1", b"nan", b"1e999", b"9" * 400,

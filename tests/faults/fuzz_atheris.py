@@ -22,7 +22,7 @@ with atheris.instrument_imports(include=["rowssl", "yaml"]):
     import yaml  # noqa: F401
 
     from faults.readers import SEEDS, targets
-    from rowssl.errors import InputError
+    from rowssl.core.errors import InputError
 
 
 def status(name: str) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rowssl.errors import InputError
+from rowssl.core.errors import InputError
 
 MEGABYTE = 2**20
 

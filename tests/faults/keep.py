@@ -16,10 +16,10 @@ import numpy as np
 from PIL import Image
 
 from rowssl.config import build_config
-from rowssl.edit_run import rename
-from rowssl.estimator import OpenWorldClassifier
-from rowssl.fit import fit
-from rowssl.model import Prediction, load_model
+from rowssl.runs.classifier import Prediction, load_model
+from rowssl.runs.editing import rename
+from rowssl.runs.fit import fit
+from rowssl.sklearn import OpenWorldClassifier
 
 PEOPLE = ("report.html", "tensorboard", "checkpoints", "predictions.csv", "classes.csv", ".lock", ".edits.lock")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import schemathesis
 from hypothesis import strategies as st
 
-from rowssl.serve.guard import HEADERS
+from rowssl.serve.security import HEADERS
 
 FILES = sorted(Path(os.environ["ROWSSL_UPLOADS"]).iterdir())
 schemathesis.openapi.media_type("image/png", st.sampled_from([file.read_bytes() for file in FILES]))

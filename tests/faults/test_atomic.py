@@ -16,11 +16,12 @@ import pytest
 import torch
 
 from faults.forked import Forked
-from faults.runs import fit_command, strays, weights
-from rowssl import checkpoint
-from rowssl.checkpoint import Checkpoints, read_directory, tidy, write_directory
-from rowssl.errors import InputError
-from rowssl.run_folder import alone
+from faults.trainings import fit_command, strays, weights
+from rowssl.core import files
+from rowssl.core.errors import InputError
+from rowssl.core.files import read_directory, tidy, write_directory
+from rowssl.runs.folder import alone
+from rowssl.training.checkpoints import Checkpoints
 
 VALUES = [torch.full((50_000,), float(value)) for value in range(5)]
 Tally = Callable[[str, int, int], None]
@@ -76,7 +77,7 @@ def test_a_kill_while_a_directory_is_replaced_leaves_the_old_or_the_new(
 ) -> None:
     kills, path, moment = 200 if full else 5, tmp_path / "model", random.Random(2)
     if not swap:
-        monkeypatch.setattr(checkpoint, "exchange", lambda one, two: False)
+        monkeypatch.setattr(files, "exchange", lambda one, two: False)
     elif not can_swap(tmp_path):
         pytest.skip("this system cannot swap two directories in one step")
     write_directory(path, {"one": {"value": VALUES[0]}, "two": {"value": VALUES[0]}}, {"number": 0})
@@ -97,10 +98,10 @@ def can_swap(folder: Path) -> bool:
     for name in ("left", "right"):
         (folder / name).mkdir()
     (folder / "left" / "mark").touch()
-    swapped = checkpoint.exchange(folder / "left", folder / "right")
+    swapped = files.exchange(folder / "left", folder / "right")
     assert (folder / "right" / "mark").exists() == swapped
     for name in ("left", "right"):
-        checkpoint.remove(folder / name)
+        files.remove(folder / name)
     return swapped
 
 
@@ -110,7 +111,7 @@ def test_a_kill_between_two_renames_is_mended_at_the_next_start(tmp_path: Path) 
     write_directory(path, {"one": {"value": VALUES[1]}}, {"number": 1})
 
     def die_between() -> None:
-        checkpoint.exchange = lambda one, two: False  # type: ignore[assignment]
+        files.exchange = lambda one, two: False  # type: ignore[assignment]
         plain, renames = os.replace, []
 
         def replace(source: object, target: object) -> None:
@@ -148,7 +149,7 @@ def test_a_killed_writer_whose_number_another_process_got_is_no_excuse(
     left.touch()
     tidy(tmp_path)
     assert left.exists()
-    monkeypatch.setattr(checkpoint, "_started", lambda process: left.stat().st_ctime + 60)
+    monkeypatch.setattr(files, "_started", lambda process: left.stat().st_ctime + 60)
     tidy(tmp_path)
     assert not left.exists()
 
@@ -157,7 +158,7 @@ def test_a_killed_writer_whose_number_another_process_got_is_no_excuse(
 def test_when_a_process_started(tmp_path: Path) -> None:
     before = time.time()
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    assert before - 1 < checkpoint._started(child.pid) < time.time() + 1
+    assert before - 1 < files._started(child.pid) < time.time() + 1
     child.communicate(b"\n")
 
 

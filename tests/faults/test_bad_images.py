@@ -22,10 +22,10 @@ from PIL import Image
 
 from finished import digit_pictures
 from rowssl.config import build_config
-from rowssl.data.images import printable
+from rowssl.core.text import printable
+from rowssl.data.problem import load_problem
 from rowssl.data.table import read_table
-from rowssl.fit import fit
-from rowssl.problem import load_problem
+from rowssl.runs.fit import fit
 
 Command = Callable[..., tuple[int, str, str]]
 GOOD = 60
@@ -232,7 +232,7 @@ def test_the_server_answers_for_each(trained: Path, folder: Path) -> None:
     from fastapi.testclient import TestClient
 
     from rowssl.serve.app import create_app
-    from rowssl.serve.served import Served
+    from rowssl.serve.session import Served
 
     with TestClient(create_app(Served(trained, device="cpu")), base_url="http://127.0.0.1:8000") as client:
         for row in range(GOOD + len(ODD)):

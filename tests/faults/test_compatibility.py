@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from faults.keep import picture
-from rowssl.checkpoint import FORMAT, own_hash
-from rowssl.errors import InputError
-from rowssl.estimator import OpenWorldClassifier
-from rowssl.model import MODEL_FORMAT, load_model
-from rowssl.stored_run import ANSWERS_FORMAT, open_run
+from rowssl.core.errors import InputError
+from rowssl.core.files import FORMAT, own_hash
+from rowssl.runs.classifier import MODEL_FORMAT, load_model
+from rowssl.runs.run import ANSWERS_FORMAT, open_run
+from rowssl.sklearn import OpenWorldClassifier
 
 KEPT = Path(__file__).resolve().parents[1] / "kept"
 FOLDERS = sorted(folder.name for folder in KEPT.iterdir())

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from faults.runs import weights
-from nn.test_trunk import RECIPE, make_encoder, make_table
+from encoders.test_trunk import RECIPE, make_encoder, make_table
+from faults.trainings import weights
 from rowssl.config import build_config
-from rowssl.estimator import OpenWorldClassifier
-from rowssl.fit import fit
+from rowssl.encoders.trunk import FreshSource, open_trunk_cache
 from rowssl.methods import METHODS
-from rowssl.model import load_model
-from rowssl.nn.trunk import FreshSource, open_trunk_cache
+from rowssl.runs.classifier import load_model
+from rowssl.runs.fit import fit
+from rowssl.sklearn import OpenWorldClassifier
 
 SHORT = ("dts", "promptcal")
 Tally = Callable[[str, int, int], None]
@@ -84,7 +84,7 @@ def test_a_saved_model_reads_each_row_by_itself(
 
 @pytest.mark.parametrize("workers", [2, 5])
 def test_the_number_of_workers_changes_no_bit(workers: int, tmp_path: Path) -> None:
-    """Threads that decode and augment; for processes see tests/nn/test_trunk_fill.py."""
+    """Threads that decode and augment; for processes see tests/encoders/test_fill.py."""
     files, views, rows = [], [], np.arange(12)
     for number in (1, workers):
         options = {"recipe": RECIPE, "n_views": 2, "seed": 3, "folder": tmp_path / str(number), "progress": False}

@@ -10,21 +10,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nn.test_trunk import RECIPE, make_encoder, make_table
-from rowssl.bench.cells import Cell, grid, open_result
+from encoders.test_trunk import RECIPE, make_encoder, make_table
+from rowssl.bench.checksums import DamagedError
 from rowssl.bench.engine import run_cells
-from rowssl.bench.seal import DamagedError
-from rowssl.checkpoint import Checkpoints, read_directory, read_manifest
+from rowssl.bench.grid import Cell, grid, open_result
 from rowssl.config import build_config
-from rowssl.edits import Edits
-from rowssl.epoch_log import EpochLog
-from rowssl.errors import InputError
-from rowssl.fit import fit
-from rowssl.model import load_model
-from rowssl.nn import trunk_cache
-from rowssl.nn.trunk import open_trunk_cache
-from rowssl.reproduce import estimates
-from rowssl.stored_run import open_run
+from rowssl.core.errors import InputError
+from rowssl.core.files import read_directory, read_manifest
+from rowssl.encoders import cache
+from rowssl.encoders.trunk import open_trunk_cache
+from rowssl.paper import estimates
+from rowssl.runs.classifier import load_model
+from rowssl.runs.edits import Edits
+from rowssl.runs.fit import fit
+from rowssl.runs.run import open_run
+from rowssl.training.checkpoints import Checkpoints
+from rowssl.training.log import EpochLog
 
 Tally = Callable[[str, int, int], None]
 
@@ -202,9 +203,9 @@ def test_a_file_of_the_trunk_cache(
     name: str, in_memory: bool, tmp_path: Path, full: bool, tally: Tally,
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(trunk_cache, "SHARD_ROWS", 5)
+    monkeypatch.setattr(cache, "SHARD_ROWS", 5)
 
-    def opened() -> trunk_cache.CachedSource:
+    def opened() -> cache.CachedSource:
         options = {"recipe": RECIPE, "n_views": 2, "seed": 0, "folder": tmp_path, "in_memory": in_memory}
         return open_trunk_cache(make_table(12), make_encoder(), **options)  # type: ignore[arg-type]
 

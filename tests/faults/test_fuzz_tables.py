@@ -18,13 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from faults.readers import SEEDS, refusal, targets
-from rowssl.checkpoint import read_directory
+from rowssl.core.errors import InputError
+from rowssl.core.files import read_directory
 from rowssl.data.table import read_table
-from rowssl.edit_run import relabel
-from rowssl.edits import Edits
-from rowssl.errors import InputError
-from rowssl.model_checks import check_answers, check_facts
-from rowssl.run_folder import check_model_facts
+from rowssl.runs.checks import check_answers, check_facts
+from rowssl.runs.editing import relabel
+from rowssl.runs.edits import Edits
+from rowssl.runs.folder import check_model_facts
 
 TRIES, MINUTES = 150, 10
 

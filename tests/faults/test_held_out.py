@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from contract.problems import Problem, build, digest, feed_of, long_tailed
-from faults.runs import weights
-from rowssl.checkpoint import Checkpoints
+from faults.trainings import weights
 from rowssl.config import build_config
-from rowssl.fit import fit
-from rowssl.held_out import Kept, balanced, held_back, state_of
 from rowssl.methods.base import Method
-from rowssl.train import Optimisation, train
+from rowssl.methods.held_out import Kept, balanced, held_back, state_of
+from rowssl.runs.fit import fit
+from rowssl.training.checkpoints import Checkpoints
+from rowssl.training.loop import Optimisation, train
 
 
 @pytest.fixture(scope="module")

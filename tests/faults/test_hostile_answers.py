@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from hostile import refused, within
 
-from rowssl import edit_run, stored_run
-from rowssl.checkpoint import read_directory, write_directory
-from rowssl.edits import Edits
-from rowssl.errors import InputError
-from rowssl.run_files import rewrite
-from rowssl.stored_run import open_run
+from rowssl.core.errors import InputError
+from rowssl.core.files import read_directory, write_directory
+from rowssl.runs import editing
+from rowssl.runs import run as run_module
+from rowssl.runs.edits import Edits
+from rowssl.runs.files import rewrite
+from rowssl.runs.run import open_run
 
 Command = Callable[..., tuple[int, str, str]]
 NASTY = "</script><script>document.title = 'hit'</script><img src=x onerror=\"document.title = 'hit'\">"
@@ -62,7 +63,7 @@ def test_any_text_of_a_stranger_is_text_in_the_report(own_run: Path) -> None:
     facts |= {"source": NASTY, "skipped": [[NASTY, NASTY]], "facts": {NASTY: NASTY, "n": 1}}
     facts["profile_svg"] = f'<svg onload="document.title = 1"><script>{NASTY}</script></svg>'
     write_directory(own_run / "answers", tensors, facts)
-    edit_run.rename(own_run, "a", NASTY[:200], report=False)
+    editing.rename(own_run, "a", NASTY[:200], report=False)
     with within(megabytes=400):
         rewrite(own_run)
     text = (own_run / "report.html").read_text()
@@ -106,7 +107,7 @@ def test_data_of_a_stranger_are_not_looked_for_everywhere(
     data = {"name": "digits"} if what == "split" else {"source": str(own_run / "config.json")}
     facts |= {"paths": None, "images": True, "data": {**data, what: place}}
     write_directory(own_run / "answers", tensors, facts)
-    monkeypatch.setattr(stored_run, "load_problem", no_walk)
+    monkeypatch.setattr(run_module, "load_problem", no_walk)
     with refused("manifest.json says that its rows are from"):
         open_run(own_run)
     code, _, said = run("serve", own_run, "--port", 0)
@@ -115,7 +116,7 @@ def test_data_of_a_stranger_are_not_looked_for_everywhere(
 
 
 def test_a_folder_whose_pictures_have_paths_is_not_walked(own_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_run, "load_problem", lambda *_: pytest.fail("the data are read again"))
+    monkeypatch.setattr(run_module, "load_problem", lambda *_: pytest.fail("the data are read again"))
     assert open_run(own_run).problem.table.has_images
 
 
@@ -149,7 +150,7 @@ def test_the_server_answers_an_edit_whose_tables_cannot_be_written(own_run: Path
     from fastapi.testclient import TestClient
 
     from rowssl.serve.app import create_app
-    from rowssl.serve.served import Served
+    from rowssl.serve.session import Served
 
     with TestClient(create_app(Served(own_run, device="cpu")), base_url="http://127.0.0.1:8000") as client:
         (own_run / "classes.csv").unlink()

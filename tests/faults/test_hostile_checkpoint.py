@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from contract.problems import Problem, build, digest, feed_of, long_tailed
-from rowssl.checkpoint import Checkpoints, read_directory, write_directory
-from rowssl.epoch_log import EpochLog
+from rowssl.core.files import read_directory, write_directory
 from rowssl.methods.base import Method
-from rowssl.train import NonFiniteError, Optimisation, train
+from rowssl.training.checkpoints import Checkpoints
+from rowssl.training.log import EpochLog
+from rowssl.training.loop import NonFiniteError, Optimisation, train
 
 Change = Callable[[dict[str, dict[str, Tensor]], dict[str, Any]], Any]
 

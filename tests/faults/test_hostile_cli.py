@@ -13,9 +13,9 @@ import pytest
 from hostile import one_sentence
 
 from finished import Finished
-from rowssl import cli
-from rowssl.errors import InputError, in_a_sentence
-from rowssl.predict import CsvWriter
+from rowssl.cli import app
+from rowssl.core.errors import InputError, in_a_sentence
+from rowssl.runs.predict import CsvWriter
 
 Command = Callable[..., tuple[int, str, str]]
 DIGITS = "9" * 5000
@@ -113,7 +113,7 @@ def test_what_nobody_caught_is_one_sentence(
     def fail() -> None:
         raise failure
 
-    monkeypatch.setattr(cli, "app", fail)
+    monkeypatch.setattr(app, "app", fail)
     refused(run(), word)
 
 
@@ -122,7 +122,7 @@ def test_a_bug_is_shown(run: Command, monkeypatch: pytest.MonkeyPatch, bug: type
     def fail() -> Any:
         raise bug("of ours")
 
-    monkeypatch.setattr(cli, "app", fail)
+    monkeypatch.setattr(app, "app", fail)
     with pytest.raises(bug):
         run()
 

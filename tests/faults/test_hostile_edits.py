@@ -11,9 +11,9 @@ import torch
 from hostile import refused, within
 from test_hostile_runs import split
 
-from rowssl import edit_run, edit_state
-from rowssl.edits import Edits
-from rowssl.regroup import Leaf, Regroup, Split
+from rowssl.runs import editing, edits
+from rowssl.runs.edits import Edits
+from rowssl.runs.regroup import Leaf, Regroup, Split
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -37,21 +37,21 @@ def test_parts_are_counted_over_all_classes() -> None:
 
 
 def test_an_edit_that_could_not_be_followed_is_not_saved(own_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edit_state, "MOST_MADE", 5)
+    monkeypatch.setattr(edits, "MOST_MADE", 5)
     with refused("too many parts", seconds=60):
-        edit_run.split(own_run, "a", report=False)
+        editing.split(own_run, "a", report=False)
     assert Edits.load(own_run).history == ()
 
 
 def test_an_undo_beside_another_process_says_what_it_undid(
     own_run: Path, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    undo = edit_run.undo
+    undo = editing.undo
 
-    def undo_after_another(folder: Path, **options: Any) -> edit_run.Changed:
-        edit_run.rename(folder, "a", "theirs", report=False)
+    def undo_after_another(folder: Path, **options: Any) -> editing.Changed:
+        editing.rename(folder, "a", "theirs", report=False)
         return undo(folder, **options)
 
-    monkeypatch.setattr(edit_run, "undo", undo_after_another)
+    monkeypatch.setattr(editing, "undo", undo_after_another)
     code, out, said = run("edit", own_run, "undo", "--no-report")
     assert (code, out.strip()) == (0, "undone: a renamed to theirs"), said

@@ -12,15 +12,14 @@ import pytest
 from hostile import refused
 
 from finished import Finished
-from rowssl import edit_run
-from rowssl.checkpoint import read_directory, write_directory
 from rowssl.config import build_config
-from rowssl.edits import Edits
-from rowssl.errors import InputError
-from rowssl.fit import fit
-from rowssl.model import load_model
-from rowssl.plain_files import LARGEST, read_json, read_plain, require_plain
-from rowssl.stored_run import open_run
+from rowssl.core.errors import InputError
+from rowssl.core.files import LARGEST, read_directory, read_json, read_plain, require_plain, write_directory
+from rowssl.runs import editing
+from rowssl.runs.classifier import load_model
+from rowssl.runs.edits import Edits
+from rowssl.runs.fit import fit
+from rowssl.runs.run import open_run
 
 pytestmark = pytest.mark.usefixtures("no_waiting")
 Command = Callable[..., tuple[int, str, str]]
@@ -104,7 +103,7 @@ def test_locks_that_are_none(own_run: Path, kind: str) -> None:
     for name in (".edits.lock", ".lock"):
         put(kind, own_run / name)
     with refused("cannot be written"):
-        edit_run.rename(own_run, "a", "zero", report=False)
+        editing.rename(own_run, "a", "zero", report=False)
     with refused("cannot be written"):
         fit(build_config(json.loads((own_run / "config.json").read_text())), own_run)
 

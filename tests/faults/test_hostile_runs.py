@@ -15,11 +15,11 @@ import pytest
 import torch
 from hostile import refused
 
-from rowssl import edit_run
-from rowssl.checkpoint import own_hash, read_directory, write_directory, write_text
-from rowssl.edits import Edits
-from rowssl.errors import InputError
-from rowssl.model import load_model
+from rowssl.core.errors import InputError
+from rowssl.core.files import own_hash, read_directory, write_directory, write_text
+from rowssl.runs import editing
+from rowssl.runs.classifier import load_model
+from rowssl.runs.edits import Edits
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -65,7 +65,7 @@ def test_links_in_a_run_are_not_followed_by_what_is_written(own_run: Path, tmp_p
     from fastapi.testclient import TestClient
 
     from rowssl.serve.app import create_app
-    from rowssl.serve.served import Served
+    from rowssl.serve.session import Served
 
     secret, untouched = tmp_path / "secret", tmp_path / "untouched"
     secret.write_text("my secret")
@@ -76,14 +76,14 @@ def test_links_in_a_run_are_not_followed_by_what_is_written(own_run: Path, tmp_p
     (own_run / ".edits.lock").unlink(missing_ok=True)
     (own_run / ".edits.lock").symlink_to(untouched)
     with refused("cannot be written"):
-        edit_run.rename(own_run, "a", "x", report=False)
+        editing.rename(own_run, "a", "x", report=False)
     (own_run / ".edits.lock").unlink()
     (own_run / f".edits.json.{os.getpid()}.tmp").symlink_to(secret)
     for name in ("predictions.csv", "edits.json", "report.html"):
         (own_run / name).unlink(missing_ok=True)
         if name != "edits.json":
             (own_run / name).symlink_to(secret)
-    edit_run.rename(own_run, "a", "x")
+    editing.rename(own_run, "a", "x")
     assert secret.read_text() == "my secret"
     assert not untouched.exists()
     assert not (own_run / "classes.csv").is_symlink()

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from faults.runs import weights
+from faults.trainings import weights
 from rowssl import methods
-from rowssl.checkpoint import read_manifest
 from rowssl.config import IDENTITY, DataConfig, EncoderConfig, RunConfig, TrainConfig, build_config
-from rowssl.edits import Edits
-from rowssl.errors import InputError
-from rowssl.fit import fit
-from rowssl.methods import METHODS, dts_options, method_options
-from rowssl.train import train
+from rowssl.core.errors import InputError
+from rowssl.core.files import read_manifest
+from rowssl.methods import METHODS, dts, method_options
+from rowssl.runs.edits import Edits
+from rowssl.runs.fit import fit
+from rowssl.training.loop import train
 
 
 def content(data: Path, method: str = "simgcd", **train: Any) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def test_a_changed_default_of_a_method_refuses_an_unfinished_run(
     embeddings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half(content(embeddings, "dts"), tmp_path / "run", monkeypatch)
-    monkeypatch.setitem(dts_options.__globals__["PRESETS"], "tuned", {"epsilon": 2.0})
+    monkeypatch.setitem(dts.PRESETS, "tuned", {"epsilon": 2.0})
     assert methods.method_options("dts", {})["epsilon"] == 2.0
     with pytest.raises(InputError, match="other options"):
         fit(build_config(content(embeddings, "dts")), tmp_path / "run")
@@ -98,7 +98,7 @@ def half(
                 raise StopError
 
     with monkeypatch.context() as patch:
-        patch.setattr("rowssl.fit.train", stopped)
+        patch.setattr("rowssl.runs.fit.train", stopped)
         if change is not None:
             patch.setattr(RunConfig, "identity", change)
         with pytest.raises(StopError):

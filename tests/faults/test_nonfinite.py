@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 
 from faults.forked import Forked
-from faults.runs import fit_command, weights
-from rowssl.checkpoint import read_directory
-from rowssl.data.loader import ArraySource
+from faults.trainings import fit_command, weights
+from rowssl.core.files import read_directory
+from rowssl.data.feed import ArraySource
 from rowssl.methods import METHODS
 
-SHORT = ("dts",)  # tests/test_train.py poisons all methods inside the loop
+SHORT = ("dts",)  # tests/training/test_loop.py poisons all methods inside the loop
 STEP = 40  # the third epoch of 15 steps
 Tally = Callable[[str, int, int], None]
 
 
 def poisoned(value: str, *command: str) -> None:
     """`rowssl COMMAND`, with a bad number in all views of row 7 from step 40 on (a step asks for two views and two to mix with)."""
-    from rowssl import cli
+    from rowssl.cli import app
 
     plain, asked = ArraySource.view, [0]
 
@@ -38,7 +38,7 @@ def poisoned(value: str, *command: str) -> None:
 
     ArraySource.view = view  # type: ignore[method-assign, assignment]
     sys.argv = ["rowssl", *command]
-    cli.main()
+    app.main()
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from faults.forked import Forked, computed, processes_below
-from faults.runs import fit_command, log_of, metrics_of, strays, weights
+from faults.trainings import fit_command, log_of, metrics_of, strays, weights
 from rowssl.methods import METHODS
 
-SHORT = ("dts",)  # tests/test_train.py kills all of them inside the loop
+SHORT = ("dts",)  # tests/training/test_loop.py kills all of them inside the loop
 KILLS = 20
 Tally = Callable[[str, int, int], None]
 
@@ -75,7 +75,7 @@ def test_a_killed_run_ends_in_the_same_weights(
 
 def fill_cache(folder: str, seconds: str) -> None:
     """What is killed: a trunk cache of 48 pictures in shards of four."""
-    from nn.test_trunk import run_alone
+    from encoders.test_trunk import run_alone
 
     run_alone(folder, seconds)
 
@@ -139,7 +139,9 @@ def test_a_killed_grid_has_the_same_cells(
 def test_a_killed_torchrun_ends_in_the_same_weights(embeddings: Path, tmp_path: Path, full: bool, tally: Tally) -> None:
     """One of the two processes is killed, or both and torchrun with them."""
     if not full:
-        pytest.skip("only with the full counts: make faults (tests/test_distributed.py resumes two processes once)")
+        pytest.skip(
+            "only with the full counts: make faults (tests/training/test_distributed.py resumes two processes once)"
+        )
     victim = random.Random(3)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "rowssl"]
 

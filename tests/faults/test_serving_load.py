@@ -20,7 +20,7 @@ from crowd import Client, Seen, memory, multipart, served
 from test_bad_images import bad_files, bomb, odd_files
 
 from finished import Finished
-from rowssl.edits import Edits
+from rowssl.runs.edits import Edits
 
 CLIENTS = 32
 MINUTES = 10

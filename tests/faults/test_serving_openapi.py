@@ -16,7 +16,7 @@ from test_bad_images import bad_files, odd_files
 
 from faults.test_determinism import train
 from rowssl.serve.app import create_app
-from rowssl.serve.served import Served
+from rowssl.serve.session import Served
 
 HERE = Path(__file__).parent
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from faults.forked import Forked
-from faults.runs import fit_command
-from rowssl.errors import InputError
-from rowssl.nn import model_folder, weights
+from faults.trainings import fit_command
+from rowssl.core.errors import InputError
+from rowssl.encoders import huggingface, weights
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -75,7 +75,7 @@ def test_the_page_lists_what_is_pinned() -> None:
 
 def audited(*command: str) -> None:
     """`rowssl COMMAND`; any look at the network is written down and fails the process."""
-    from rowssl import cli
+    from rowssl.cli import app
 
     asked: list[str] = []
 
@@ -85,7 +85,7 @@ def audited(*command: str) -> None:
 
     sys.addaudithook(watch)
     sys.argv = ["rowssl", *command]
-    cli.main()
+    app.main()
     if asked:
         sys.exit(f"the network was asked: {asked}")
 
@@ -100,9 +100,9 @@ def test_the_watch_sees_what_it_should(forked: Forked) -> None:
 def look_up() -> None:
     import socket
 
-    from rowssl import cli
+    from rowssl.cli import app
 
-    cli.main = lambda: socket.getaddrinfo("localhost", 80)
+    app.main = lambda: socket.getaddrinfo("localhost", 80)
     audited()
 
 
@@ -144,15 +144,15 @@ def test_a_damaged_download_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setenv("ROWSSL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(hub, "snapshot_download", download)
-    monkeypatch.setattr(model_folder, "hub_answers", lambda name: True)
+    monkeypatch.setattr(huggingface, "hub_answers", lambda name: True)
     with pytest.raises(InputError, match=f"has sha256 {hashlib.sha256(b'as it came').hexdigest()} where"):
-        model_folder.folder_of("somebody/something")
+        huggingface.folder_of("somebody/something")
     blob.write_bytes(b"as published")
-    assert model_folder.folder_of("somebody/something") == snapshot
+    assert huggingface.folder_of("somebody/something") == snapshot
 
 
 def test_every_published_encoder_is_checked_by_a_sum() -> None:
-    """Pinned here, or recorded at first sight and by Hugging Face's own name for the file (tests/nn/test_weights.py)."""
+    """Pinned here, or recorded at first sight and by Hugging Face's own name for the file (tests/encoders/test_weights.py)."""
     sums = [one.sha256 for one in weights.PUBLISHED.values() if one.sha256 is not None]
     assert len(sums) >= 4
     assert all(re.fullmatch("[0-9a-f]{64}", one) for one in sums)

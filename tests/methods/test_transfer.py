@@ -13,10 +13,12 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
+from rowssl.clustering.tree import free_clusters, ward_tree, weighted_ward_tree
 from rowssl.config import build_config
-from rowssl.data.loader import ArraySource, Feed
+from rowssl.data.feed import ArraySource, Feed
+from rowssl.data.problem import Problem
 from rowssl.data.table import Table
-from rowssl.fit import Run, fit
+from rowssl.encoders.tails import AdapterTail
 from rowssl.methods import METHODS
 from rowssl.methods.rehearsal import HELD, Trial, calibrate, folds, rehearsal_rows, reliability, score, try_out
 from rowssl.methods.transfer import (
@@ -30,9 +32,7 @@ from rowssl.methods.transfer import (
     within_covariance,
 )
 from rowssl.methods.tuning import Tuning, tune
-from rowssl.nn.tails import AdapterTail
-from rowssl.problem import Problem
-from rowssl.ward import free_clusters, ward_tree, weighted_ward_tree
+from rowssl.runs.fit import Run, fit
 
 
 def blobs(classes: int = 6, each: int = 30, d: int = 12, seed: int = 0) -> tuple[Tensor, np.ndarray]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rowssl.evaluate import NAMES, contingency, evaluate, fit_matching
+from rowssl.evaluation import NAMES, contingency, evaluate, fit_matching
 
 many = settings(max_examples=200, deadline=None)
 ORDERS = {side: np.array(list(permutations(range(side)))) for side in range(1, 8)}

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rowssl.errors import ImageError, InputError
+from rowssl.core.errors import ImageError, InputError
 from rowssl.report.markup import json_for_script
 from rowssl.report.page import POLICY, ClassCard, ReportData, write_report
 

@@ -14,12 +14,12 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from finished import Finished
-from rowssl import edit_run
 from rowssl.config import build_config
-from rowssl.edits import Edits
-from rowssl.fit import fit
+from rowssl.runs import editing
+from rowssl.runs.edits import Edits
+from rowssl.runs.fit import fit
 from rowssl.serve.app import create_app
-from rowssl.serve.served import Served
+from rowssl.serve.session import Served
 
 HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)>'
 
@@ -84,7 +84,7 @@ def test_health(client: TestClient) -> None:
 
 
 def test_predict_says_what_the_model_says(client: TestClient, own_run: Path, finished: Finished) -> None:
-    from rowssl.model import load_model
+    from rowssl.runs.classifier import load_model
 
     (said,) = load_model(own_run).predict_images([finished.fresh[0]])
     answer = predict(client, finished.fresh[0])
@@ -268,7 +268,7 @@ def test_mistakes_are_one_sentence(client: TestClient) -> None:
 
 def test_edits_of_another_program_are_noticed(client: TestClient, own_run: Path, finished: Finished) -> None:
     one = predict(client, finished.fresh[0])["id"]
-    edit_run.rename(own_run, one, "Elsewhere", report=False)
+    editing.rename(own_run, one, "Elsewhere", report=False)
     assert predict(client, finished.fresh[0])["name"] == "Elsewhere"
     assert classes(client)[one]["name"] == "Elsewhere"
 
@@ -284,7 +284,7 @@ def test_the_report_is_written_once_the_server_ends(own_run: Path) -> None:
 def test_a_run_whose_pictures_are_gone_still_answers(tmp_path: Path, own_run: Path, finished: Finished) -> None:
     import json
 
-    from rowssl.checkpoint import read_directory, write_directory
+    from rowssl.core.files import read_directory, write_directory
 
     tensors, facts = read_directory(own_run / "answers")
     facts["paths"] = [path.replace(str(finished.pictures), str(tmp_path / "gone")) for path in facts["paths"]]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from rowssl import edit_run
-from rowssl.edits import Edits
+from rowssl.runs import editing
+from rowssl.runs.edits import Edits
 from rowssl.serve.app import Limits, create_app
-from rowssl.serve.served import Served
+from rowssl.serve.session import Served
 
 fcntl = pytest.importorskip("fcntl")  # without it there are no locks, and no edits
 
@@ -24,8 +24,8 @@ def client(run: Path, seconds: float) -> TestClient:
 
 
 def test_another_process_that_does_not_end_is_said_in_time(own_run: Path) -> None:
-    edit_run.rename(own_run, "a", "one", report=False)
-    edit_run.rename(own_run, "b", "two", report=False)
+    editing.rename(own_run, "a", "one", report=False)
+    editing.rename(own_run, "b", "two", report=False)
     with client(own_run, 2) as here:
         with (own_run / ".edits.lock").open("ab") as theirs:
             fcntl.flock(theirs, fcntl.LOCK_EX)

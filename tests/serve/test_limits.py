@@ -18,13 +18,12 @@ from PIL import Image
 from starlette.exceptions import HTTPException
 
 from finished import Finished
-from rowssl import cli
-from rowssl.edits import Edits
-from rowssl.errors import InputError
+from rowssl.core.errors import InputError
+from rowssl.runs.edits import Edits
 from rowssl.serve import serve
 from rowssl.serve.app import ENVELOPE, Limits, create_app
-from rowssl.serve.gate import Gate
-from rowssl.serve.served import Served
+from rowssl.serve.session import Served
+from rowssl.serve.thread_pool import Gate
 
 HERE = "http://127.0.0.1:8000"
 LIMIT = 10 * 2**20
@@ -229,7 +228,7 @@ def test_a_full_queue_is_503_for_the_client(served: Served) -> None:
 
 
 def test_a_run_trained_again_is_noticed(own: TestClient, own_run: Path) -> None:
-    from rowssl.checkpoint import read_directory, write_directory
+    from rowssl.core.files import read_directory, write_directory
 
     tensors, facts = read_directory(own_run / "model")
     write_directory(own_run / "model", tensors, facts | {"identity": "another"})
@@ -267,4 +266,3 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "--port" in done.stdout
-    assert cli.app

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from rowssl.edits import Edits
+from rowssl.runs.edits import Edits
 
 
 def status_of_a_promised_gigabyte(port: int, token: str) -> int:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from chromium import Chromium, find_chromium
 
-from rowssl import edit_run
-from rowssl.checkpoint import read_directory, write_directory
-from rowssl.edits import Edits
+from rowssl.core.files import read_directory, write_directory
+from rowssl.runs import editing
+from rowssl.runs.edits import Edits
 
 PROGRAM = find_chromium()
 pytestmark = [
@@ -64,7 +64,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 def test_a_page_elsewhere_changes_and_learns_nothing(browser: Chromium, own_run: Path, tmp_path: Path) -> None:
-    edit_run.rename(own_run, "a", "mine", report=False)
+    editing.rename(own_run, "a", "mine", report=False)
     command = [sys.executable, "-m", "rowssl", "serve", str(own_run), "--port", "0", "--device", "cpu"]
     pages = tmp_path / "pages"
     pages.mkdir()
@@ -94,7 +94,7 @@ def test_the_report_shows_any_text_and_asks_nobody(browser: Chromium, own_run: P
     facts |= {"source": NASTY, "skipped": [[NASTY, NASTY]], "facts": {NASTY: NASTY}}
     facts["profile_svg"] = f'<svg xmlns="http://www.w3.org/2000/svg" onload="top.document.title=1">{NASTY}</svg>'
     write_directory(own_run / "answers", tensors, facts)
-    edit_run.rename(own_run, "a", NASTY)
+    editing.rename(own_run, "a", NASTY)
     browser.open((own_run / "report.html").as_uri())
     browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     browser.wait("document.readyState === 'complete'")

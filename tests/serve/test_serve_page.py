@@ -12,7 +12,7 @@ import pytest
 from chromium import Chromium, find_chromium
 
 from finished import Finished
-from rowssl.edits import Edits
+from rowssl.runs.edits import Edits
 
 PROGRAM = find_chromium()
 pytestmark = [

@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from rowssl import __version__
-from rowssl.errors import InputError
+from rowssl.core.errors import InputError
 
 REFUSED, NON_FINITE = 2, 3  # exit codes that another attempt would only repeat
 
 
 def run_cell(config: Path, out: Path, *, report: bool = False) -> None:
     """Train and judge; `cell.json`, written last, says that the cell is finished, what it was made from and what it left."""
-    from rowssl.bench.cells import Cell
+    from rowssl.bench.checksums import write_facts
+    from rowssl.bench.grid import Cell
     from rowssl.bench.sample import write_sample
-    from rowssl.bench.seal import write_facts
     from rowssl.config import build_config
-    from rowssl.fit import fit
+    from rowssl.runs.fit import fit
 
     try:
         content = json.loads(config.read_text(encoding="utf-8"))

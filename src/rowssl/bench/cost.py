@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rowssl.bench.cells import Cell, Result, epoch_seconds, open_result
-from rowssl.bench.seal import DamagedError
+from rowssl.bench.checksums import DamagedError
+from rowssl.bench.grid import Cell, Result, epoch_seconds, open_result
 
 # Seconds of one core for a step of 128 pooled features of 256 dimensions and 100 classes; transformer blocks cost far more.
 STEP = {"kmeans": 0.0, "gcd": 0.02, "orca": 0.012, "trssl": 0.018, "opencon": 0.023, "promptcal": 0.1, "simgcd": 0.027,
@@ -72,7 +72,7 @@ def seconds(cell: Cell, done: Sequence[Result], rows: int | None) -> float | Non
 
 def estimate(cell: Cell, rows: int) -> float:
     """From the number of training rows alone; within a factor of a few."""
-    from rowssl.training_plan import schedule
+    from rowssl.training.plan import schedule
 
     batch_size, epochs = schedule(cell.config, rows)
     steps = epochs * max(1, rows // batch_size)

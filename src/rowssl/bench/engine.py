@@ -14,11 +14,11 @@ from pathlib import Path
 from signal import Signals
 
 from rowssl.bench.cell import NON_FINITE, REFUSED
-from rowssl.bench.cells import Cell, Result, open_result, read_result
-from rowssl.bench.pool import Runner, open_runner
-from rowssl.bench.seal import FILE, DamagedError
-from rowssl.errors import InputError
-from rowssl.progress import bar, err
+from rowssl.bench.checksums import FILE, DamagedError
+from rowssl.bench.grid import Cell, Result, open_result, read_result
+from rowssl.bench.runners import Runner, open_runner
+from rowssl.core.console import bar, err
+from rowssl.core.errors import InputError
 
 RETRIES = 1
 PATIENCE = 10.0  # seconds that the processes of a killed grid get to notice it
@@ -99,7 +99,7 @@ def run_queue(
     todo: dict[Path, Cell], runs: Path, runner: Runner, retries: int, *, progress: bool = True
 ) -> list[Failure]:
     """Keep the runner busy until every cell has ended; whoever stops this stops all processes."""
-    from rowssl.checkpoint import write_text
+    from rowssl.core.files import write_text
 
     waiting, attempts, failures = deque(todo), Counter[Path](), list[Failure]()
     try:
@@ -154,10 +154,10 @@ def prepare(cells: Sequence[Cell], finished: Sequence[Result], runs: Path, *, on
     Priors and imbalance ratios take different rows of a table; each adds to one cache what the others did not have. The same
     look at the data tells whether finished cells saw these data and this encoder; an InputError names one that did not.
     """
-    from rowssl.distributed import device
-    from rowssl.features import open_features
-    from rowssl.problem import load_problem
-    from rowssl.training_plan import views_follow
+    from rowssl.core.distributed import device
+    from rowssl.data.problem import load_problem
+    from rowssl.training.features import open_features
+    from rowssl.training.plan import views_follow
 
     seen: dict[tuple[str, str], tuple[str, str]] = {}
     filled: set[tuple[object, ...]] = set()

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rowssl.bench import paper
-from rowssl.bench.cells import Result
-from rowssl.evaluate import GROUPS, NAMES
+from rowssl.bench import published as paper
+from rowssl.bench.grid import Result
+from rowssl.evaluation import GROUPS, NAMES
 
 COLUMNS = (*paper.COLUMNS, "seed", "protocol", "encoder", "config", "commit", "seconds", "peak_memory_mb")
 SIDES = {"known": "K", "novel": "U", "all": ""}  # KMany is the paper's word for the frequent among the known classes

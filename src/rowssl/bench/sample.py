@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rowssl.errors import InputError
+from rowssl.core.errors import InputError
 
 if TYPE_CHECKING:
-    from rowssl.fit import Run
+    from rowssl.runs.fit import Run
 
 FOLDER = "sample"
 CLASSES, ROWS = 10, 40  # of each kind, and of each class
@@ -42,7 +42,7 @@ def write_sample(run: Run, out: Path) -> None:
     """OUT/sample: features and true classes, in half precision."""
     import torch
 
-    from rowssl.checkpoint import write_directory
+    from rowssl.core.files import write_directory
 
     problem = run.problem
     if problem.truth is None:
@@ -71,7 +71,7 @@ def read_sample(folder: Path) -> dict[str, Sample] | None:
 
 def open_sample(folder: Path) -> dict[str, Sample] | None:
     """As `read_sample`, but an InputError names the file that is damaged."""
-    from rowssl.checkpoint import read_directory
+    from rowssl.core.files import read_directory
 
     if not (folder / FOLDER).exists():
         return None

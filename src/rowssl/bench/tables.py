@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 
-from rowssl.bench.paper import SOURCE
+from rowssl.bench.published import SOURCE
 from rowssl.bench.results import Column, Entry, Row, Section, Stat, Summary, summarise
 
 MAIN: tuple[Column, ...] = tuple(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rowssl.bench.charts import bars_svg
 from rowssl.bench.engine import Outcome
-from rowssl.bench.pictures import bars_svg
 from rowssl.bench.results import Row, Section, result_rows, summarise, to_csv
 from rowssl.bench.tables import FREQUENCY, MAIN, latex_page, markdown_page
 
@@ -15,7 +15,7 @@ PICTURES = (("in_bacc", MAIN[6:]), ("frequency", FREQUENCY[:6]), ("tr_bacc", MAI
 
 def write_results(outcome: Outcome, out: Path) -> list[Row]:
     """Write what there is, and say what is missing; the rows of results.csv."""
-    from rowssl.checkpoint import write_text
+    from rowssl.core.files import write_text
 
     rows = [row for result in outcome.results for row in result_rows(result)]
     missing = [f"{failure.cell.name}: {failure.reason}" for failure in outcome.failures]
@@ -28,7 +28,7 @@ def write_results(outcome: Outcome, out: Path) -> list[Row]:
 
 def write_pictures(rows: Sequence[Row], out: Path) -> dict[Section, list[str]]:
     """Bars of each section; the names of the files."""
-    from rowssl.checkpoint import write_text
+    from rowssl.core.files import write_text
 
     written: dict[Section, list[str]] = {}
     for section, entries in summarise(rows).items():

@@ -1,0 +1,1 @@
+"""Tables, labels, pictures and their views, splits, benchmarks, and the feed of a training."""

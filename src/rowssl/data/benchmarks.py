@@ -13,12 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
+from rowssl.core.console import track
+from rowssl.core.errors import InputError
+from rowssl.core.text import printable
 from rowssl.data import class_lists
 from rowssl.data.cifar import read_cifar
-from rowssl.data.images import SUFFIXES, printable
+from rowssl.data.images import SUFFIXES
 from rowssl.data.table import Table
-from rowssl.errors import InputError
-from rowssl.progress import track
 
 _DIGITS_TEST = 50  # test images of each digit
 

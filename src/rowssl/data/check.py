@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InputError
-from ..progress import track
-from .images import Skipped, printable
-from .table import Table, read_table
+from rowssl.core.console import track
+from rowssl.core.errors import InputError
+from rowssl.core.text import printable
+from rowssl.data.images import Skipped
+from rowssl.data.table import Table, read_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -248,7 +249,7 @@ def print_report(report: CheckReport, console: Console) -> None:
 
 def save_bars(report: CheckReport, path: str | Path) -> Path:
     """Write the class sizes as bars, the largest first, to an SVG file."""
-    from ..checkpoint import write_text  # brings torch along
+    from rowssl.core.files import write_text  # brings torch along
 
     ordered = _by_size(report)
     height = 18 if len(ordered) <= 60 else 4  # names need room; beyond 60 classes the shape is what matters

@@ -17,10 +17,11 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-from rowssl.data.images import ImageColumn, printable
+from rowssl.core.errors import InputError
+from rowssl.core.text import printable
+from rowssl.data.images import ImageColumn
 from rowssl.data.pickled_arrays import read_pickled_arrays, text_of
 from rowssl.data.table import Table, read_table
-from rowssl.errors import InputError
 
 _MEMBER_BYTES = 400_000_000  # the largest real member has 153 MB
 _ARCHIVE_BYTES = 800_000_000  # real archives have 186 MB unpacked

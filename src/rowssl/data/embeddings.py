@@ -11,12 +11,12 @@ from typing import Literal
 
 import numpy as np
 
-from ..errors import InputError
-from ..memory import available_memory, release
-from ..progress import track
-from .images import printable
-from .labels import encode_labels, labels_from_csv
-from .table import ROW_BYTES, Table
+from rowssl.core.console import track
+from rowssl.core.errors import InputError
+from rowssl.core.memory import available_memory, release
+from rowssl.core.text import printable
+from rowssl.data.labels import encode_labels, labels_from_csv
+from rowssl.data.table import ROW_BYTES, Table
 
 _KEYS = ("embeddings", "labels", "views", "truth", "test_embeddings", "test_truth")
 _CHECK_VALUES = 1 << 22  # values looked at together when embeddings are checked

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
 
-from ..errors import ImageError
-from ..progress import bar
+from rowssl.core.console import bar
+from rowssl.core.errors import ImageError
+from rowssl.core.text import printable
 
 if TYPE_CHECKING:
     from PIL import Image
+
 
 # Only decoders for pictures people really have: EPS would start Ghostscript, and FITS or HDF5 are not photographs.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "AVIF")
@@ -30,6 +32,8 @@ SUFFIXES = frozenset({
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".bmp", ".dib", ".gif",
     ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".avif",
 })  # fmt: skip
+
+
 # Pictures we refuse by their ending, so that a folder of them is not silently ignored.
 REFUSED_SUFFIXES = frozenset({
     ".heic", ".heif", ".eps", ".psd", ".svg", ".jp2", ".j2k", ".ico", ".tga", ".dng",
@@ -61,17 +65,6 @@ class ImageColumn(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> bytes | np.ndarray: ...
-
-
-def printable(text: str) -> str:
-    """`text` on one line and encodable: control characters and undecodable bytes become backslash escapes."""
-
-    def escape(character: str) -> str:
-        if "\udc80" <= character <= "\udcff":  # a byte of a file name that is not UTF-8 (surrogateescape)
-            return f"\\x{ord(character) - 0xDC00:02x}"
-        return character.encode("unicode_escape").decode("ascii")
-
-    return text if text.isprintable() else "".join(c if c.isprintable() else escape(c) for c in text)
 
 
 def open_image(source: Path | bytes | np.ndarray, *, name: str = "") -> Image.Image:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import InputError
-from ..memory import available_memory
-from .images import printable
+from rowssl.core.errors import InputError
+from rowssl.core.memory import available_memory
+from rowssl.core.text import printable
 
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "image", "img", "image_path")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "category")

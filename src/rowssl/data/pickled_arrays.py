@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from rowssl.data.images import printable
-from rowssl.errors import InputError
+from rowssl.core.errors import InputError
+from rowssl.core.text import printable
 
 NESTED = 10_000  # tuples in a file; an array has five of them, and too deep a nest of them would exhaust the C stack
 OPERATIONS = 4_000_000  # in a file, each of which may take a hundred bytes; the largest real one has about 400,000

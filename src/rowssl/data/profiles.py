@@ -12,7 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from rowssl.errors import InputError
+from rowssl.core.errors import InputError
 
 PRIORS = ("match", "mismatch", "uniform")
 MISMATCHES = ("graded", "reverse")

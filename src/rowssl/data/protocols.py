@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from rowssl.core.errors import InputError
 from rowssl.data import class_lists
 from rowssl.data.profiles import SETTINGS, graded_counts, longtail_profile, reversed_counts, shared_counts
-from rowssl.errors import InputError
 
 # Class size that the `rowssl` profiles start from; a table of another name starts from its smallest class.
 _FULL_SIZE = {"cifar10": 5000, "cifar100": 500, "imagenet100": 1300, "cub200": 30}

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
-from ..memory import available_memory
-from .images import REFUSED_SUFFIXES, SUFFIXES, ImageColumn, Skipped, printable, unreadable
-from .labels import LABEL_COLUMNS, PATH_COLUMNS, encode_labels, labels_from_csv, read_csv
-from .table import ROW_BYTES, ImageSubset, Table, stamp
+from rowssl.core.errors import InputError
+from rowssl.core.memory import available_memory
+from rowssl.core.text import printable
+from rowssl.data.images import REFUSED_SUFFIXES, SUFFIXES, ImageColumn, Skipped, unreadable
+from rowssl.data.labels import LABEL_COLUMNS, PATH_COLUMNS, encode_labels, labels_from_csv, read_csv
+from rowssl.data.table import ROW_BYTES, ImageSubset, Table, stamp
 
 _UNLABELLED_FOLDERS = ("unlabelled", "unlabeled")
 _IMAGE_FIRST = ("image", "img", *PATH_COLUMNS)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rowssl.errors import InputError
+from rowssl.core.errors import InputError
 
 FORMAT = 1
 _LISTS = ("labelled", "unlabelled", "test", "known_classes", "novel_classes")

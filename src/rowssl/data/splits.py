@@ -15,11 +15,11 @@ from itertools import pairwise
 
 import numpy as np
 
+from rowssl.core.errors import InputError
 from rowssl.data import protocols
 from rowssl.data.class_lists import CLASS_COUNTS
 from rowssl.data.profiles import MISMATCHES, PRIORS, SETTINGS, frequency_groups, longtail_profile
 from rowssl.data.split_file import Split
-from rowssl.errors import InputError
 
 __all__ = ["ORDERS", "PRIORS", "PROTOCOLS", "SETTINGS", "Split", "frequency_groups", "longtail_profile", "make_split"]
 

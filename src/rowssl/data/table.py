@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import InputError
-from ..memory import release, require_whole
-from ..progress import track
-from .images import ImageColumn, Skipped, open_image, printable
+from rowssl.core.console import track
+from rowssl.core.errors import InputError
+from rowssl.core.memory import release, require_whole
+from rowssl.core.text import printable
+from rowssl.data.images import ImageColumn, Skipped, open_image
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -203,7 +204,7 @@ def read_table(
     InputError
         One sentence that names the file and the row.
     """
-    from . import embeddings, readers
+    from rowssl.data import embeddings, readers
 
     path, name = Path(source), printable(str(source))
     labels_path = None if labels is None else Path(labels)

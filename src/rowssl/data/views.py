@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rowssl.errors import InputError
+from rowssl.core.errors import InputError
 
 if TYPE_CHECKING:
     from PIL.Image import Image

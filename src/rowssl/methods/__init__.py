@@ -8,11 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from rowssl.errors import InputError
+from rowssl.core.errors import InputError
 from rowssl.methods.bacon import BaCon
 from rowssl.methods.base import Method
-from rowssl.methods.dts import DTS
-from rowssl.methods.dts_options import dts_options
+from rowssl.methods.dts import DTS, dts_options
 from rowssl.methods.gcd import GCD
 from rowssl.methods.kmeans import KMeans
 from rowssl.methods.opencon import OpenCon

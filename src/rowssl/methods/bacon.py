@@ -15,19 +15,81 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rowssl import losses
-from rowssl.cluster import kmeans
-from rowssl.data.loader import Feed
-from rowssl.distributed import gather
-from rowssl.methods import bacon_parts as parts
-from rowssl.methods.base import Method, projector_sizes
+from rowssl.clustering.assignment import hungarian
+from rowssl.clustering.kmeans import kmeans
+from rowssl.core.distributed import gather
+from rowssl.core.errors import InputError
+from rowssl.data.feed import Batch, Feed
+from rowssl.methods import losses
+from rowssl.methods.base import Method, Step, projector_sizes
+from rowssl.methods.heads import CosineClassifier, contrastive_head
 from rowssl.methods.readout import check_choice, read_out
-from rowssl.nn.heads import CosineClassifier, contrastive_head
-from rowssl.schedules import teacher_temperature
-from rowssl.types import Batch, Step
+from rowssl.methods.schedules import teacher_temperature
 
 READOUTS = ("kmeans", "semi_kmeans", "classifier")
 PRIORS = ("rank", "matched", "oracle")
+
+
+def class_sizes(cluster: Tensor, target: Tensor, n_old: int, n_classes: int, how: str) -> Tensor:
+    """Estimated rows of each class (C,), at least 1, from clusters (N,) and targets (N,), -1 for unlabelled.
+
+    Clusters and known classes are matched on the labelled rows' share of the cluster. The sizes of the matched clusters go
+    to the known classes, by rank or as matched; those of the others to the novel heads, largest first.
+    """
+    size = torch.bincount(cluster, minlength=n_classes)
+    known = target >= 0
+    pairs = torch.bincount(cluster[known] * n_old + target[known], minlength=n_classes * n_old)
+    share = pairs.view(n_classes, n_old) / size.clamp_min(1)[:, None]
+    clusters, classes = hungarian(share.numpy())
+    place = torch.empty(n_old, dtype=torch.long)
+    place[torch.from_numpy(classes)] = torch.from_numpy(clusters)
+    old = size[place]
+    if how == "rank":
+        labels = torch.bincount(target[known], minlength=n_old)
+        old[labels.argsort(stable=True)] = old.sort().values
+    rest = torch.ones(n_classes, dtype=torch.bool)
+    rest[place] = False
+    return torch.cat([old, size[rest].sort(descending=True).values]).clamp_min(1)
+
+
+def true_sizes(truth: Tensor | None, n_old: int, n_classes: int) -> Tensor:
+    """What `class_sizes` would be at best: the true sizes (C,), those of the novel classes largest first."""
+    if truth is None:
+        raise InputError("The oracle prior of BaCon needs the true class of every row (oracle_truth).")
+    size = torch.bincount(truth, minlength=n_classes)
+    return torch.cat([size[:n_old], size[n_old:].sort(descending=True).values])[:n_classes].clamp_min(1)
+
+
+def keep_most_confident(confidence: Tensor, predicted: Tensor, drawn: Tensor, n_classes: int) -> Tensor:
+    """Of each predicted class as many rows as were drawn, but the most confident ones: (n,), (n,), (n,) bool -> (n,) bool."""
+    wanted = torch.bincount(predicted[drawn], minlength=n_classes)
+    order = confidence.argsort(descending=True, stable=True)
+    order = order[predicted[order].argsort(stable=True)]  # by class, the most confident first
+    first = torch.bincount(predicted, minlength=n_classes).cumsum(0).roll(1)
+    first[0] = 0
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order), device=order.device) - first[predicted[order]]
+    return rank < wanted[predicted]
+
+
+def debiased_entropy_gap(probability: Tensor, size: Tensor, power: float) -> Tensor:
+    """R = log C - H(p~), p~ proportional to mean prediction / size^power: least when the prediction follows the estimate."""
+    debiased = probability.mean(0) / size**power
+    return losses.entropy_gap((debiased / debiased.sum())[None])
+
+
+def soft_contrastive(first: Tensor, second: Tensor, label: Tensor, temperature: float) -> Tensor:
+    """Supervised contrastive loss whose positives weigh as much as the soft labels agree: (n, d), (n, d), (n, C) -> scalar.
+
+    w_ij = <label_i, label_j>, and 1 for the two views of a row; 0 when there is no row.
+    """
+    features = torch.cat([first, second])
+    if len(features) == 0:
+        return features.sum()
+    itself = torch.eye(len(features), dtype=torch.bool, device=features.device)
+    log_probability = F.log_softmax((features @ features.T / temperature).masked_fill(itself, -torch.inf), dim=1)
+    agreement = (label @ label.T).fill_diagonal_(1.0).repeat(2, 2).masked_fill(itself, 0.0)
+    return -((agreement * log_probability.masked_fill(itself, 0.0)).sum(1) / agreement.sum(1)).mean()
 
 
 class BaCon(Method):
@@ -81,7 +143,7 @@ class BaCon(Method):
         self.register_buffer("size", torch.full((self.n_classes,), self.n_rows / self.n_classes))
         self.register_buffer("draw_seed", torch.tensor(self.seed))
         if class_prior == "oracle":
-            self.size.copy_(parts.true_sizes(oracle_truth, self.n_old, self.n_classes))
+            self.size.copy_(true_sizes(oracle_truth, self.n_old, self.n_classes))
 
     def start(self, feed: Feed) -> None:
         """Both branches start as the same network."""
@@ -95,7 +157,7 @@ class BaCon(Method):
             k = min(self.n_classes, len(feed))
             found = kmeans(self.unit_features(feed), k, seed=feed.seed, n_init=self.n_init, max_iter=self.max_iter)
             cluster, target = torch.as_tensor(found.labels).cpu(), feed.targets.cpu()
-            self.size.copy_(parts.class_sizes(cluster, target, self.n_old, self.n_classes, self.class_prior))
+            self.size.copy_(class_sizes(cluster, target, self.n_old, self.n_classes, self.class_prior))
 
     def loss(self, batch: Batch) -> Step:
         """CE: (1 - lambda) (distillation + epsilon R) + lambda cross-entropy; CL: GCD's two terms and the soft one."""
@@ -106,13 +168,13 @@ class BaCon(Method):
         tau_t = teacher_temperature(batch.epoch, *self.tau_t, self.tau_t_epochs)
         teacher = (F.softmax(o0.detach() / tau_t, dim=1), F.softmax(o1.detach() / tau_t, dim=1))
         student = (o0 / self.tau_s, o1 / self.tau_s)
-        regulariser = parts.debiased_entropy_gap(F.softmax(torch.cat(student), dim=1), self.size, self.debias_power)
+        regulariser = debiased_entropy_gap(F.softmax(torch.cat(student), dim=1), self.size, self.debias_power)
 
         weight = share = self.supervised_weight
         soft = h0.sum() * 0.0
         if batch.epoch >= self.soft_from:  # half of the weight of the labels goes to the soft labels
             label, kept = self._soft_labels(student, batch)
-            soft, share = parts.soft_contrastive(h0[kept], h1[kept], label[kept], self.tau_c), weight / 2
+            soft, share = soft_contrastive(h0[kept], h1[kept], label[kept], self.tau_c), weight / 2
         return Step(
             {
                 "distillation": (1 - weight) * losses.crossed_distillation(teacher, student),
@@ -138,7 +200,7 @@ class BaCon(Method):
         chance = np.random.default_rng([int(self.draw_seed), 31, batch.step]).random(len(predicted))
         drawn = torch.from_numpy(chance).to(rate.device) < rate[predicted]
         kept = ~unlabelled
-        kept[unlabelled] = parts.keep_most_confident(confidence, predicted, drawn, self.n_classes)
+        kept[unlabelled] = keep_most_confident(confidence, predicted, drawn, self.n_classes)
         return label, kept
 
     def finish(self, feed: Feed) -> None:

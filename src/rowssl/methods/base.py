@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, overload
 
 import numpy as np
@@ -11,13 +12,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rowssl import distributed
-from rowssl.data.loader import Feed, Source
-from rowssl.held_out import Kept
-from rowssl.nn.heads import CosineClassifier
-from rowssl.types import Batch, Step
+from rowssl.core import distributed
+from rowssl.data.feed import Batch, Feed, Source
+from rowssl.methods.heads import CosineClassifier
+from rowssl.methods.held_out import Kept
 
 CALIBRATION_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Step:
+    """What `Method.loss` returns: named terms for the loop to sum, and what `after_step` will need."""
+
+    losses: dict[str, Tensor]
+    extras: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Method(nn.Module):

@@ -1,23 +1,377 @@
 """DTS: density-based temperature scaling and soft pseudo-labelling, the method of the ROWSSL paper (section 3).
 
 z = E(x); h = g(z) is the query's embedding of view 0, b = g'(E'(x')) the momentum network's key of view 1; f is the
-cosine classifier, o its logits. The losses are here; density, prototypes and uncertainty in `dts_state.py`; all options, and
-the two readings of the method, in `dts_options.py`.
+cosine classifier, o its logits. From top to bottom: every option by name, with the paper's symbols, where the paper and its public
+code differ, and the paper's ablations; what the ablations put in place of tailedness; what DTS knows of tailedness (section 3.2):
+queue, prototypes, density, class uncertainty, and how they follow the training; and the losses that use it (Eq. 2 to 11).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Annotated, Any, Literal
+
+import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
 
-from rowssl.class_loss import class_losses
-from rowssl.density import dynamic_temperature
-from rowssl.distributed import gather
-from rowssl.methods.dts_state import TailednessState
-from rowssl.queue_loss import queue_loss
-from rowssl.schedules import cosine, teacher_temperature
-from rowssl.types import Batch, Step
+from rowssl.clustering.assignment import hungarian
+from rowssl.clustering.kmeans import kmeans
+from rowssl.core.distributed import gather
+from rowssl.core.errors import InputError
+from rowssl.data.feed import Batch, Feed
+from rowssl.methods.base import Method, Step, joined, projector_sizes, seeded_rows
+from rowssl.methods.density import (
+    ClassStatistics,
+    dynamic_temperature,
+    nearest_prototype,
+    neighbour_density,
+    refresh_uncertainty,
+    to_queue,
+    update_prototypes,
+)
+from rowssl.methods.heads import Projector
+from rowssl.methods.idle_prototypes import Resting
+from rowssl.methods.losses import class_losses, queue_loss
+from rowssl.methods.schedules import cosine, teacher_temperature
+from rowssl.methods.start import START_ROWS, start_classifier
+from rowssl.methods.state import MomentumCopy, Queue
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+OFFICIAL = {
+    "queue_size": 8192,
+    "queue_init": "random",
+    "knn_weighting": "uniform",
+    "density_scale": "sum",
+    "proto_init": "train",
+    "proto_update": "batch",
+    "sup_on": "all",
+    "u_mask": "top1",
+    "u_momentum": 0.9,
+    "u_empty": "keep",
+    "pseudo_label": "student",
+}
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "official": OFFICIAL,
+    "tuned": {
+        "epsilon": 1.0,
+        "u_momentum": 0.9,
+        "u_empty": "max",
+        "u_moves": "within",
+        "classifier_init": "transfer",
+    },  # the default: see docs/methods/dts.md
+}
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class DTSOptions:
+    """Options of DTS. The defaults are the `paper` preset: the paper's equations and appendix B."""
+
+    projector_hidden: Count | None = None  # default: by the size of z
+    projector_out: Count | None = None
+    lambda_rep: Share = 0.35  # weight of l_sup, Eq. (3)
+    epsilon: float = 4.0  # weight of the mean-entropy regulariser
+    tau_s: Positive = 0.1  # student temperature
+    tau_t: tuple[Positive, Positive] = (0.07, 0.04)  # teacher temperature, first epoch and from tau_t_epochs on
+    tau_t_epochs: Count = 30
+    tau_t_shape: Literal["linear", "cosine"] = "linear"
+    key_momentum: Share = 0.999  # of the key network; 0: the key network is the query network of the step before
+
+    queue_size: Count = 4096  # Q
+    queue_init: Literal["empty", "random", "data"] = (
+        "empty"  # validity mask; random keys of class 0; keys of random rows
+    )
+    mask_same_image: bool = False  # leave older keys of the anchor's own image out of its negatives
+    sup_temperature: Annotated[float, Field(ge=0.025)] = 1.0  # of l_sup; below, e^{1 / tau} would not fit
+    sup_on: Literal["labelled", "all"] = "labelled"  # l_sup averaged over B_l or over B
+    ignore_unlabelled_negatives: bool = False  # unlabelled queue entries are not negatives of l_sup
+
+    n_prototypes: Count | None = None  # M, default C
+    n_neighbours: Count = 15  # K
+    knn_weighting: Literal["rank", "uniform"] = "rank"
+    density_scale: Literal["mean", "sum"] = "mean"
+    proto_init: Literal["queue", "train"] = "queue"  # k-means on Q random rows' keys, or on two views of all rows
+    proto_update: Literal["queue", "batch"] = "queue"  # Eq. (8) over the queue, or over the batch's keys
+    lambda_tail: Share = 0.9
+    tau_min: Positive = 0.05  # Eq. (9)
+    tau_max: Positive = 1.0
+
+    lambda_var: float = 1.0  # Eq. (11)
+    u_scale: float = 1.0
+    u_mask: Literal["all", "top1"] = "all"  # u enters every logit, or only the largest
+    u_moves: Literal["anywhere", "within"] = "anywhere"  # probability from class to class, or never from known to novel
+    u_momentum: Share = 0.0  # 0: std of this epoch; 0.9: smoothed
+    u_empty: Literal["zero", "keep", "one", "max"] = "zero"  # class with none or one sample
+    pseudo_label: Literal["teacher", "student"] = "teacher"  # class of S^c: argmax of q, or of the plain logits
+    # Start of the classifier: random; k-means of the encoder's features (the public code's experiments), clusters of known
+    # classes matched to them on the labelled rows; semi-supervised k-means, labelled rows pinned to their classes; or the
+    # answer of the closed form `transfer`.
+    classifier_init: Literal["random", "kmeans", "semi_kmeans", "transfer"] = "random"
+
+    # Ablations of the paper's appendix.
+    score: Literal["prototype", "instance", "loss"] = "prototype"
+    temperature: Literal["density", "constant", "cosine", "estimated_prior", "true_prior"] = "density"
+    tau_constant: Positive = 0.07  # for temperature="constant"
+    uncertainty: Literal["tailedness", "none", "confidence", "estimated_prior", "true_prior"] = "tailedness"
+
+    @property
+    def oracle(self) -> bool:
+        """Whether an option looks at the true classes."""
+        return "true_prior" in (self.temperature, self.uncertainty)
+
+
+def dts_options(preset: str = "tuned", **overrides: Any) -> DTSOptions:
+    """Options of a preset with some of them changed."""
+    if preset not in PRESETS:
+        raise InputError(f"DTS has no preset '{preset}': choose one of {', '.join(PRESETS)}.")
+    names = {field.name for field in fields(DTSOptions)}
+    for name in overrides:
+        if name not in names:
+            raise InputError(f"DTS has no option '{name}': choose among {', '.join(sorted(names))}.")
+    try:
+        return DTSOptions(**{**PRESETS[preset], **overrides})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"DTS option {first['loc'][0]}: {first['msg'].lower()}, not {first['input']!r}.") from error
+
+
+class ClassPrior(nn.Module):
+    """Class prior by hard pseudo-labels (smoothed over epochs), or, as an oracle, of the true classes."""
+
+    prior: Tensor
+    confusion: Tensor
+    truth: Tensor
+
+    def __init__(self, classes: int, truth: Tensor | None, momentum: float = 0.9) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("prior", torch.full((classes,), 1 / classes))
+        self.register_buffer("truth", torch.zeros(0, dtype=torch.long) if truth is None else truth.clone())
+        size = 0 if truth is None else classes
+        self.register_buffer("confusion", torch.zeros(size, size))  # heads x true classes, this epoch
+
+    def add(self, assigned: Tensor, rows: Tensor) -> None:
+        """Count which heads the true classes go to (oracle only)."""
+        if len(self.truth):
+            pairs = assigned * len(self.confusion) + self.truth[rows]
+            self.confusion += torch.bincount(pairs, minlength=self.confusion.numel()).view_as(self.confusion)
+
+    def refresh(self, count: Tensor) -> None:
+        """End of an epoch: how often each class was predicted."""
+        fresh = (count / count.sum().clamp_min(1)).to(self.prior)
+        self.prior.mul_(self.momentum).add_(fresh, alpha=1 - self.momentum)
+
+    def _true(self) -> Tensor:
+        counts = torch.bincount(self.truth, minlength=len(self.prior)).to(self.prior)
+        return counts / counts.sum()
+
+    def of_rows(self, which: str, assigned: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Prior of each row's (pseudo or true) class, and the least and the greatest prior."""
+        prior = self._true() if which == "true_prior" else self.prior
+        classes = self.truth[rows] if which == "true_prior" else assigned
+        return prior[classes], prior.min(), prior.max()
+
+    def of_heads(self, which: str) -> Tensor:
+        """Prior of each classifier head; for the true prior, heads are matched to classes on this epoch's counts."""
+        if which == "estimated_prior":
+            return self.prior.clone()
+        heads, classes = hungarian(self.confusion.cpu().numpy())
+        prior = torch.zeros_like(self.prior)
+        prior[torch.as_tensor(heads)] = self._true()[torch.as_tensor(classes)]
+        self.confusion.zero_()
+        return prior
+
+
+class LossMemory(nn.Module):
+    """Tailedness by the sample's own contrastive loss, smoothed: what is hard to tell apart counts as tail."""
+
+    mean: Tensor
+    seen: Tensor
+
+    def __init__(self, rows: int, momentum: float = 0.9) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("mean", torch.zeros(rows))
+        self.register_buffer("seen", torch.zeros(rows, dtype=torch.bool))
+
+    def score(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Minus the remembered loss (high = easy = head) of rows, and the range over all rows seen so far."""
+        known = -self.mean[self.seen]
+        if len(known) == 0:
+            zero = self.mean.new_zeros(())
+            return zero.expand(len(rows)), zero, zero
+        middle = known.mean()
+        return torch.where(self.seen[rows], -self.mean[rows], middle), known.min(), known.max()
+
+    def add(self, rows: Tensor, loss: Tensor) -> None:
+        """Remember this step's losses."""
+        smoothed = torch.where(self.seen[rows], self.momentum * self.mean[rows] + (1 - self.momentum) * loss, loss)
+        self.mean[rows] = smoothed
+        self.seen[rows] = True
+
+
+class TailednessState(Method):
+    """The networks of DTS and everything it remembers between steps."""
+
+    may_lack = ("resting.",)  # nothing rests, then
+    prototypes: Tensor  # m_j, (M, d)
+    u: Tensor  # class uncertainty, (C,)
+
+    def __init__(
+        self,
+        tail: nn.Module,
+        *,
+        n_old: int,
+        n_classes: int,
+        n_rows: int,
+        seed: int = 0,
+        preset: str = "tuned",
+        oracle_truth: Tensor | None = None,  # (N,) true classes, read by the true_prior oracles only
+        **options: Any,
+    ) -> None:
+        super().__init__(tail, n_old=n_old, n_classes=n_classes, n_rows=n_rows, seed=seed)
+        self.options = opt = dts_options(preset, **options)
+        if opt.oracle and oracle_truth is None:
+            raise InputError("The true_prior oracle of DTS needs the true class of every row (oracle_truth).")
+        hidden, out = projector_sizes(self.out_dim, opt.projector_hidden, opt.projector_out)
+        self.projector = Projector(self.out_dim, hidden=hidden, out=out, generator=self.generator)
+        self.key = MomentumCopy(nn.Sequential(self.tail, self.projector), opt.key_momentum)
+        self.queue = Queue(min(opt.queue_size, n_rows), out)  # no image twice in a small data set's queue
+        self.register_buffer("prototypes", torch.zeros(opt.n_prototypes or n_classes, out))
+        self.resting = Resting(len(self.prototypes), self.queue.size, opt.n_neighbours)
+        self.register_buffer("u", torch.zeros(n_classes))
+        self.statistics = ClassStatistics(n_classes)
+        self.prior = ClassPrior(n_classes, oracle_truth if opt.oracle else None)
+        self.loss_memory = LossMemory(n_rows if opt.score == "loss" else 0)
+        self.remembers_rows = opt.score == "loss"
+        self.kept_density: Tensor | None = None  # of the prototypes, (M,), while nothing changes
+
+    @torch.no_grad()
+    def start(self, feed: Feed) -> None:
+        """k-means for the prototypes m_j (and for the classifier where asked), before the first step."""
+        super().start(feed)
+        self.key.follow(nn.Sequential(self.tail, self.projector))
+        opt, many = self.options, len(feed) > START_ROWS
+        start_classifier(self, feed, opt.classifier_init)
+        rows = seeded_rows(len(feed), self.queue.size, self.seed)
+        chosen: np.ndarray | None = None
+        if many:  # both begin with the same rows
+            chosen = seeded_rows(len(feed), START_ROWS, self.seed) if opt.proto_init == "train" else rows
+        keys = self._keys(feed, 0, chosen)
+        index = torch.from_numpy(rows).to(feed.device)
+        sample = keys[: len(rows)] if many else keys[index]
+        if opt.queue_init == "random":
+            self.queue.fill_randomly(0, self.generator)
+        elif opt.queue_init == "data":
+            self.queue.push(sample, feed.targets[index], index)
+        if opt.proto_init == "train":
+            sample = torch.cat([keys, self._keys(feed, 1, chosen)])
+        centres = torch.as_tensor(kmeans(sample, min(len(self.prototypes), len(sample)), seed=self.seed).centers)
+        self.prototypes[: len(centres)] = F.normalize(centres, dim=1)
+
+    def _keys(self, feed: Feed, view: int, rows: np.ndarray | None) -> Tensor:
+        """Keys of an augmented view of all (or the given) rows, (N, d)."""
+        chunks = feed.view_chunks(view) if rows is None else feed.view_chunks(view, rows=rows)
+        return joined((self.key(x) for _, x in chunks), len(feed) if rows is None else len(rows))
+
+    def _scores(self, b: Tensor, keys: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Tailedness scores s_i of Eq. (7) and their range, on the queue and the prototypes before this step."""
+        opt = self.options
+        similarity = to_queue(self.prototypes, b)  # (M, B)
+        chosen = nearest_prototype(similarity)  # (B,)
+        d, queue_prototype = self.resting.ask(self.prototypes, keys, opt.knn_weighting, opt.density_scale)
+        s = d[chosen]
+        if opt.score == "instance":
+            d = s = neighbour_density(
+                to_queue(b, keys), opt.n_neighbours, weighting=opt.knn_weighting, scale=opt.density_scale
+            )
+        low, high = d.min(), d.max()
+        if opt.score == "loss":
+            s, low, high = self.loss_memory.score(batch.index)
+        found = {"batch_similarity": similarity, "batch_prototype": chosen, "queue_prototype": queue_prototype}
+        return {**found, "s": s, "low": low, "high": high}
+
+    @torch.no_grad()
+    def after_step(self, batch: Batch, step: Step) -> None:
+        """Key network, queue, prototypes (Eq. 8), and at the end of an epoch the class uncertainty (Eq. 10)."""
+        opt, e = self.options, step.extras
+        self.key.follow(nn.Sequential(self.tail, self.projector))
+        slots, filled = self.queue.slots(len(e["b"])), self.queue.filled
+        self.queue.push(e["b"], batch.target, batch.index)
+        members, latest = self.queue.valid()[0], slice(-len(slots), None)
+        if opt.proto_update == "batch":
+            moving, assigned = e["b"], e["batch_prototype"]
+        else:  # the entries that are new are the batch's; the others are nearest to what they were
+            moving, assigned = members, slots.new_empty(len(members))
+            assigned[:filled] = e["queue_prototype"]
+            assigned[slots] = e["batch_prototype"][latest]
+        still = torch.bincount(assigned, minlength=len(self.prototypes)) == 0
+        if self.resting.worth_it and filled == self.queue.size:
+            self.resting.follow(self.prototypes, members, slots, e["batch_similarity"][:, latest], still)
+        self.prototypes.copy_(update_prototypes(self.prototypes, moving, assigned, opt.lambda_tail))
+
+        if opt.uncertainty == "confidence":
+            self.statistics.add(e["confidence"], e["assigned"])
+        elif filled:  # against an empty queue there is no density
+            self.statistics.add(e["s"], e["assigned"])
+        self.prior.add(e["assigned"], batch.index)
+        if opt.score == "loss":
+            self.loss_memory.add(batch.index, e["l_u"])
+        if batch.last_of_epoch:
+            self.prior.refresh(self.statistics.count)
+            self.u.copy_(self._fresh_uncertainty())
+            self.statistics.clear()
+
+    def _fresh_uncertainty(self) -> Tensor:
+        """u for the next epoch: std(S^c), or what the ablations put in its place."""
+        opt = self.options
+        if opt.uncertainty == "none":
+            return torch.zeros_like(self.u)
+        if opt.uncertainty in ("estimated_prior", "true_prior"):
+            return self.prior.of_heads(opt.uncertainty)
+        std = self.statistics.std()
+        fresh = std**2 if opt.uncertainty == "confidence" else std
+        return refresh_uncertainty(self.u, fresh, momentum=opt.u_momentum, empty=opt.u_empty)
+
+    @torch.no_grad()
+    def tailedness(self, x: Tensor) -> Tensor | None:
+        """Density of each row's nearest prototype (or, as `score` has it, of the row itself), by the key network: low = tail."""
+        b = self.key(x)
+        if self.options.score == "instance":
+            return self._density(b)
+        d = self._density(self.prototypes) if self.kept_density is None else self.kept_density
+        return None if d is None else d[(b @ self.prototypes.T).argmax(1)]
+
+    def _density(self, points: Tensor) -> Tensor | None:
+        """d of points on the sphere, (n, d) -> (n,); an empty queue knows none."""
+        opt, keys = self.options, self.queue.valid()[0]
+        if len(keys) == 0:
+            return None
+        return neighbour_density(to_queue(points, keys), opt.n_neighbours, weighting=opt.knn_weighting)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """The densities of the prototypes, which are the same for every block of rows, are computed once."""
+        with torch.no_grad():
+            self.kept_density = self._density(self.prototypes)
+        try:
+            yield
+        finally:
+            self.kept_density = None
+
+    def training_tailedness(self, feed: Feed) -> Tensor | None:
+        """Of all training rows; with `score="loss"` minus the remembered losses, which only training rows have."""
+        if self.options.score != "loss":
+            return super().training_tailedness(feed)
+        return self.loss_memory.score(torch.arange(len(feed), device=self.loss_memory.mean.device))[0]
 
 
 class DTS(TailednessState):

@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import nn
 
-from rowssl import distributed, losses
-from rowssl.data.loader import Feed
-from rowssl.methods.base import Method, projector_sizes
+from rowssl.core import distributed
+from rowssl.data.feed import Batch, Feed
+from rowssl.methods import losses
+from rowssl.methods.base import Method, Step, projector_sizes
+from rowssl.methods.heads import contrastive_head
 from rowssl.methods.readout import READOUTS, check_choice, read_out
-from rowssl.nn.heads import contrastive_head
-from rowssl.types import Batch, Step
 
 
 class GCD(Method):

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rowssl import distributed
-from rowssl.cluster import hungarian, kmeans
-from rowssl.data.loader import Feed
+from rowssl.clustering.assignment import hungarian
+from rowssl.clustering.kmeans import kmeans
+from rowssl.core import distributed
+from rowssl.data.feed import Feed
 from rowssl.methods.base import Method
 
 

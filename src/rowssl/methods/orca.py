@@ -12,12 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rowssl import losses
-from rowssl.data.loader import Feed
-from rowssl.methods.base import Method, joined
-from rowssl.methods.oracle import HeadPrior
+from rowssl.data.feed import Batch, Feed
+from rowssl.methods import losses
+from rowssl.methods.base import Method, Step, joined
+from rowssl.methods.class_prior import HeadPrior
 from rowssl.methods.readout import check_choice
-from rowssl.types import Batch, Step
 
 EQUAL = 1e-6  # cosines that differ by less differ by rounding
 

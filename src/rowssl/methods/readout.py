@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rowssl import distributed
-from rowssl.cluster import kmeans, semi_supervised_kmeans
-from rowssl.data.loader import Feed
-from rowssl.errors import InputError
+from rowssl.clustering.constrained import semi_supervised_kmeans
+from rowssl.clustering.kmeans import kmeans
+from rowssl.core import distributed
+from rowssl.core.errors import InputError
+from rowssl.data.feed import Feed
 from rowssl.methods.base import Method
 from rowssl.methods.kmeans import known_first
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rowssl.cluster import hungarian
-from rowssl.nn.heads import TEMPERATURE
+from rowssl.clustering.assignment import hungarian
+from rowssl.methods.heads import TEMPERATURE
 
 LEAST_CLASSES = 4  # known classes with two labels each; with fewer nothing can be hidden and still be learnt from
 HELD = 0.25  # of the labels of the classes that are not hidden

@@ -8,14 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from rowssl import losses
-from rowssl.data.loader import Feed
-from rowssl.methods.base import Method, projector_sizes
+from rowssl.data.feed import Batch, Feed
+from rowssl.methods import losses
+from rowssl.methods.base import Method, Step, projector_sizes
+from rowssl.methods.heads import Projector
 from rowssl.methods.readout import check_choice
+from rowssl.methods.schedules import cosine, teacher_temperature
 from rowssl.methods.start import STARTS, start_classifier
-from rowssl.nn.heads import Projector
-from rowssl.schedules import cosine, teacher_temperature
-from rowssl.types import Batch, Step
 
 
 class SimGCD(Method):

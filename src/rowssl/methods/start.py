@@ -8,12 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rowssl.count import sample_rows
-from rowssl.data.loader import Feed
+from rowssl.data.feed import Feed, sample_rows
+from rowssl.encoders.tails import is_from_scratch
 from rowssl.methods.base import Method, joined
 from rowssl.methods.readout import class_centres
 from rowssl.methods.transfer import Transfer
-from rowssl.nn.tails import is_from_scratch
 
 STARTS = ("random", "kmeans", "semi_kmeans", "transfer")
 START_ROWS = 100_000  # rows that clusters are found from, at the most

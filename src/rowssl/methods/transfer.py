@@ -18,10 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rowssl import distributed
-from rowssl.cluster import kmeans, semi_supervised_kmeans
-from rowssl.data.loader import Feed, Remembered, Source
+from rowssl.clustering.constrained import semi_supervised_kmeans
+from rowssl.clustering.kmeans import kmeans
+from rowssl.clustering.tree import free_clusters, ward_tree, weighted_ward_tree
+from rowssl.core import distributed
+from rowssl.data.feed import Feed, Remembered, Source
+from rowssl.encoders.tails import AdapterTail
 from rowssl.methods.base import Method, joined, seeded_rows
+from rowssl.methods.heads import TEMPERATURE
 from rowssl.methods.readout import BEYOND
 from rowssl.methods.rehearsal import (
     Confidence,
@@ -35,9 +39,6 @@ from rowssl.methods.rehearsal import (
     try_out,
 )
 from rowssl.methods.tuning import Guessed, Tuning, tune
-from rowssl.nn.heads import TEMPERATURE
-from rowssl.nn.tails import AdapterTail
-from rowssl.ward import free_clusters, ward_tree, weighted_ward_tree
 
 DIMS = 512  # principal components that are kept
 SAMPLE = 50_000  # rows that the components are found from

@@ -12,15 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rowssl import losses
-from rowssl.cluster import sinkhorn
-from rowssl.data.loader import Feed
-from rowssl.distributed import gather, share
-from rowssl.errors import InputError
-from rowssl.methods.base import Method
+from rowssl.clustering.assignment import sinkhorn
+from rowssl.core.distributed import gather, share
+from rowssl.core.errors import InputError
+from rowssl.data.feed import Batch, Feed
+from rowssl.methods import losses
+from rowssl.methods.base import Method, Step
 from rowssl.methods.readout import check_choice
-from rowssl.nn.state import MomentumCopy
-from rowssl.types import Batch, Step
+from rowssl.methods.state import MomentumCopy
 
 
 class TRSSL(Method):

@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rowssl.data.loader import Source
-from rowssl.progress import bar
+from rowssl.core.console import bar
+from rowssl.data.feed import Source
 
 SCALE = 16.0  # of the cosine classifier
 HEAD_RATE = 10.0  # times the rate of the stage

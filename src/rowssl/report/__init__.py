@@ -1,0 +1,1 @@
+"""The page that shows a person what was found. One self-contained file."""

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 
 from rowssl import __version__
+from rowssl.core.errors import ImageError
 from rowssl.data.images import data_uri, thumbnail
-from rowssl.errors import ImageError
 from rowssl.report.layout import principal
 from rowssl.report.page import ClassCard, ReportData
-from rowssl.results import Answers, mean_confidence, typical_rows
+from rowssl.runs.answers import Answers, mean_confidence, typical_rows
 
 if TYPE_CHECKING:
-    from rowssl.evaluate import Evaluation
-    from rowssl.fit import Run
-    from rowssl.stored_run import StoredRun
+    from rowssl.evaluation import Evaluation
+    from rowssl.runs.fit import Run
+    from rowssl.runs.run import StoredRun
 
 SHOWN = 12  # pictures per gallery
 PIECE = 16_384  # rows looked at together

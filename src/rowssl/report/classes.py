@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rowssl.report.markup import DASH, chip, count, decimal, escape, finite, percent, short
-from rowssl.report.pictures import REVIEW_ROWS, STRIP, Pictures
-from rowssl.report.pictures import galleries as gallery_rows
+from rowssl.report.thumbnails import REVIEW_ROWS, STRIP, Pictures
+from rowssl.report.thumbnails import galleries as gallery_rows
 
 if TYPE_CHECKING:
     from rowssl.report.page import ClassCard, ReportData

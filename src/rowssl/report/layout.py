@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from rowssl.report.atlas import drawn
+from rowssl.report.scatter import drawn
 
 LAID_OUT = 2500  # rows that t-SNE arranges, which takes seconds; the others go beside those they resemble
 NEIGHBOURS = 3

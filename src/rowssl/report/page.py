@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rowssl.checkpoint import write_text
-from rowssl.report import atlas, charts, classes, metrics, pictures, trust
+from rowssl.core.files import write_text
+from rowssl.report import charts, classes, metrics, scatter, thumbnails, trust
 from rowssl.report.markup import clean, count, escape, json_for_script, section
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -66,7 +66,7 @@ class ReportData:
     positions : (N, 2) map coordinates.
     thumbnail : row to the data URI (base64 png, jpeg, webp or gif) of a thumbnail, or None.
     review : rows a person should look at, most doubtful first.
-    metrics : evaluation in percent, as `rowssl.evaluate` names it.
+    metrics : evaluation in percent, as `rowssl.evaluation` names it.
     curves : rows of metrics.jsonl.
     confusion : (C, C+1) counts, truth by assigned; the last column is what was assigned to no true class.
     class_names_truth : names of the lines of `confusion`.
@@ -135,22 +135,22 @@ def check(data: ReportData) -> None:
 
 def render(data: ReportData) -> str:
     """The whole page as text: first without pictures, to learn how many bytes are left for them."""
-    bare = assemble(data, pictures.Pictures())
-    places = sum(pictures.STRIP + sum(map(len, pictures.galleries(data, card))) for card in data.classes)
-    places += len(data.review[: pictures.REVIEW_ROWS]) + len(data.row_names) // 20  # and the numbers of the tiles
+    bare = assemble(data, thumbnails.Pictures())
+    places = sum(thumbnails.STRIP + sum(map(len, thumbnails.galleries(data, card))) for card in data.classes)
+    places += len(data.review[: thumbnails.REVIEW_ROWS]) + len(data.row_names) // 20  # and the numbers of the tiles
     name = sum(len(str(name)) for name in data.row_names) // max(len(data.row_names), 1)
     budget = REPORT_BYTES - len(bare.encode("utf-8", "replace")) - (PLACE_BYTES + name) * places
-    shown = pictures.collect(data, max(budget, 0))
+    shown = thumbnails.collect(data, max(budget, 0))
     return assemble(data, shown) if shown else bare
 
 
-def assemble(data: ReportData, shown: pictures.Pictures) -> str:
+def assemble(data: ReportData, shown: thumbnails.Pictures) -> str:
     """The page around these pictures."""
     assets = files("rowssl.report")
     style, script = (assets.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     parts = [
         section("classes", "Classes", classes.long_tail(data) + classes.class_table(data, shown)),
-        section("map", "Map", atlas.map_section(data, shown), "Neighbours on the map look alike to the model."),
+        section("map", "Map", scatter.map_section(data, shown), "Neighbours on the map look alike to the model."),
         section("review", "To review", classes.review(data, shown), "Most doubtful first: a look at these helps most."),
         section("metrics", "Against the truth", metrics.metrics_section(data)),
         section("trust", "How sure", trust.trust_section(data.trust, classes.noun(shown))),
@@ -176,7 +176,7 @@ def assemble(data: ReportData, shown: pictures.Pictures) -> str:
         f"{classes.headline(data, shown)}</header>\n"
         f'<nav aria-label="Parts of this page"><div>{links}</div></nav>\n<main>\n{"".join(parts)}</main>\n'
         "<footer>Made by rowssl. This file is complete in itself: it loads nothing from the network.</footer>\n"
-        f'<script type="application/json" id="data">{json_for_script(atlas.map_data(data, shown))}</script>\n'
+        f'<script type="application/json" id="data">{json_for_script(scatter.map_data(data, shown))}</script>\n'
         f"<script>\n{script}</script>\n</body>\n</html>\n"
     )
 

@@ -6,7 +6,7 @@ import secrets
 import socket
 from pathlib import Path
 
-from rowssl.errors import InputError
+from rowssl.core.errors import InputError
 
 SHORTEST_TOKEN = 8
 CONNECTIONS = 256  # at a time; more are answered with 503
@@ -32,7 +32,7 @@ def serve(
     token
         The token; one is made where it is needed and not given.
     encoder, device
-        As for `rowssl.model.load_model`.
+        As for `rowssl.runs.classifier.load_model`.
     """
     try:
         import fastapi  # noqa: F401
@@ -42,12 +42,12 @@ def serve(
         raise InputError(
             f"`rowssl serve` needs packages that are not installed ({error.name}): pip install 'rowssl[serve]'."
         ) from error
-    from rowssl.memory import give_blocks_back
-    from rowssl.progress import err, out
+    from rowssl.core.console import err, out
+    from rowssl.core.memory import give_blocks_back
     from rowssl.serve.app import create_app
     from rowssl.serve.connection import Connection
-    from rowssl.serve.guard import is_loopback
-    from rowssl.serve.served import Served
+    from rowssl.serve.security import is_loopback
+    from rowssl.serve.session import Served
 
     give_blocks_back()
     token = _token(token, needed=not is_loopback(host))

@@ -18,18 +18,18 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from rowssl import __version__, edit_run
+from rowssl import __version__
+from rowssl.core.errors import ImageError, InputError
 from rowssl.data.images import MAX_PIXELS
-from rowssl.edit_run import Changed, Terms
-from rowssl.errors import ImageError, InputError
-from rowssl.predict import Layout
-from rowssl.run_folder import Busy
-from rowssl.serve.bodies import Bodies
-from rowssl.serve.gate import Gate, Ticket
-from rowssl.serve.guard import Guard
-from rowssl.serve.models import Answer, ClassPage, Edited, Embedding, Health, Merge, Move, Overview, Problem, Rename
-from rowssl.serve.models import Split as SplitBody
-from rowssl.serve.served import NotThere, Served, Stale
+from rowssl.runs import editing
+from rowssl.runs.editing import Changed, Terms
+from rowssl.runs.folder import Busy
+from rowssl.runs.predict import Layout
+from rowssl.serve.schemas import Answer, ClassPage, Edited, Embedding, Health, Merge, Move, Overview, Problem, Rename
+from rowssl.serve.schemas import Split as SplitBody
+from rowssl.serve.security import Bodies, Guard
+from rowssl.serve.session import NotThere, Served, Stale
+from rowssl.serve.thread_pool import Gate, Ticket
 
 ENVELOPE = 64 * 1024  # bytes of a multipart body around the file
 REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -167,25 +167,25 @@ def create_app(served: Served, *, host: str = "127.0.0.1", token: str = "", limi
         dependencies=[Depends(renamed)],
     )
     async def rename(class_id: str, body: Rename) -> Edited:
-        return await edit(edit_run.rename, class_id, which=class_id, name=body.name)
+        return await edit(editing.rename, class_id, which=class_id, name=body.name)
 
     @app.post("/classes/{class_id:path}/merge", summary="Other classes join this one", responses=REFUSALS)
     async def merge(class_id: str, body: Merge) -> Edited:
-        return await edit(edit_run.merge, class_id, *body.others, into=class_id, others=body.others)
+        return await edit(editing.merge, class_id, *body.others, into=class_id, others=body.others)
 
     @app.post(
         "/classes/{class_id:path}/split", summary="Divide a class by what its images look like", responses=REFUSALS
     )
     async def split(class_id: str, body: SplitBody) -> Edited:
-        return await edit(edit_run.split, class_id, which=class_id, parts=body.parts)
+        return await edit(editing.split, class_id, which=class_id, parts=body.parts)
 
     @app.post("/move", summary="Put training images into another class", responses=REFUSALS)
     async def move(body: Move) -> Edited:
-        return await edit(edit_run.move, body.class_id, files=body.files, which=body.class_id)
+        return await edit(editing.move, body.class_id, files=body.files, which=body.class_id)
 
     @app.post("/undo", summary="Take the last edit back", responses=REFUSALS)
     async def undo() -> Edited:
-        return await edit(edit_run.undo)
+        return await edit(editing.undo)
 
     bodies = Bodies(limits.bodies, limits.held, limits.seconds)
     return Guard(app, host=host, token=token, body=limits.body, upload=limits.upload + ENVELOPE, bodies=bodies)

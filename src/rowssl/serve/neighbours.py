@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rowssl.cluster import kmeans
+from rowssl.clustering.kmeans import kmeans
 
 ALL_VALUES = 2**23  # of the features: so many are compared in about 3 ms
 CELL, CELLS = 4096, 128  # rows that lie together, on average, but so many times at the most

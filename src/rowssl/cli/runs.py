@@ -1,0 +1,277 @@
+"""The commands that use a finished run: predict, edit, suggest, relabel, export and serve. Heavy imports wait for the command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rowssl.cli.options import file_to_write
+from rowssl.core.errors import InputError
+
+if TYPE_CHECKING:
+    from rowssl.runs.edits import Edits
+
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory of `rowssl fit`.")]
+NoReport = Annotated[bool, typer.Option("--no-report", help="Leave report.html as it is, which is quicker.")]
+EncoderPlace = Annotated[
+    str | None, typer.Option("--encoder", help="Where the pretrained encoder is, if it is not where it was.")
+]
+SHOWN = 40  # answers in the terminal's table
+LISTED = 10  # unreadable files named
+
+
+def predict(
+    run: RunFolder,
+    sources: Annotated[
+        list[str],
+        typer.Argument(metavar="IMAGES...", help="Images, folders, CSV or parquet files, or .npy/.npz embeddings."),
+    ],
+    out: Annotated[Path | None, typer.Option(help="CSV file to write instead of a table on the terminal.")] = None,
+    encoder: EncoderPlace = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    top: Annotated[int, typer.Option(help="List so many of the most likely classes with their probabilities.")] = 0,
+    abstain: Annotated[float | None, typer.Option(help="Leave answers below this confidence empty: 0.8.")] = None,
+) -> None:
+    """Say what is on new images, one at a time: class, confidence, second choice, and whether it is far from everything."""
+    from rich.table import Table
+
+    from rowssl.core.console import bar, err
+    from rowssl.core.console import out as console
+    from rowssl.runs.classifier import load_model
+    from rowssl.runs.predict import CsvWriter, Layout, csv_line, open_inputs, predict_inputs
+
+    file_to_write(out, "--out")
+    plain = out is None and not console.is_terminal  # in a pipe the answers are CSV
+    layout = Layout(top, abstain, narrow=out is None and not plain)
+    model = load_model(run, encoder=encoder, device=device)
+    inputs = open_inputs(model, sources)
+    total = sum(len(one.names) + len(one.skipped) for one in inputs)
+    table = Table(*layout.columns)
+    good = bad = far = unsure = 0
+    if plain:
+        print(csv_line(layout.columns))
+    file = nullcontext() if out is None else CsvWriter(out, layout.columns)
+    with bar("predicting", total) as progress, file as writer:
+        for name, answer in predict_inputs(model, inputs, top=top):
+            progress.advance()
+            if isinstance(answer, str):
+                bad += 1
+                if bad <= LISTED:
+                    err.print(f"skipped {name}: {answer}", markup=False, soft_wrap=True)
+                continue
+            good, far, unsure = good + 1, far + answer.far, unsure + layout.abstains(answer)
+            row = layout.cells(name, answer)
+            if writer is not None:
+                writer.write(row)
+            elif plain:
+                print(csv_line(row))
+            elif good <= SHOWN:
+                table.add_row(*row)
+        if not good:
+            raise InputError("None of the images could be read.")
+    if bad > LISTED:
+        err.print(f"and {bad - LISTED} more that cannot be read", markup=False)
+    if out is None and not plain:
+        console.print(table)
+        if good > SHOWN:
+            console.print(f"and {good - SHOWN:,} more: --out FILE writes them all", markup=False)
+    said = f"{good - unsure:,} answered, {far:,} of them far from everything the model was trained on"
+    if abstain is not None:
+        said = (
+            f"{good - unsure:,} answered, {unsure:,} abstained (below {abstain:g}); {far:,} of all far from everything"
+        )
+    err.print(f"{said}{f', {bad:,} skipped' if bad else ''}{f': {out}' if out else ''}", markup=False, soft_wrap=True)
+
+
+USAGE = {
+    "rename": "rename CLASS NAME",
+    "merge": "merge CLASS OTHER...",
+    "split": "split CLASS",
+    "move": "move FILE... CLASS",
+    "undo": "undo",
+    "history": "history",
+}
+WORDS = {"rename": (2, 2), "merge": (2, 999), "split": (1, 1), "move": (2, 100_000), "undo": (0, 0), "history": (0, 0)}
+
+
+def edit(
+    run: RunFolder,
+    action: Annotated[str, typer.Argument(help="; ".join(USAGE.values()))],
+    words: Annotated[list[str] | None, typer.Argument(help="Classes by id or name, and what the action needs.")] = None,
+    into: Annotated[int, typer.Option(help="Number of parts of a split.")] = 2,
+    no_report: NoReport = False,
+) -> None:
+    """Rename, merge or split classes, move an image, undo: holds in tables, report, predictions and export alike."""
+    words = words or []
+    if action not in USAGE:
+        raise InputError(f"There is no edit {action!r}: choose among {', '.join(USAGE)}.")
+    least, most = WORDS[action]
+    if not least <= len(words) <= most:
+        raise InputError(f"Use: rowssl edit RUN {USAGE[action]}.")
+    if action == "history":
+        _history(run)
+        return
+
+    from rowssl.core.console import out as console
+    from rowssl.runs import editing
+
+    report = not no_report
+    match action:
+        case "rename":
+            changed = editing.rename(run, words[0], words[1], report=report)
+        case "merge":
+            changed = editing.merge(run, words[0], words[1:], report=report)
+        case "split":
+            changed = editing.split(run, words[0], parts=into, report=report)
+        case "move":
+            changed = editing.move(run, words[:-1], words[-1], report=report)
+        case _:
+            changed = editing.undo(run, report=report)
+    console.print(_said(changed.edits, len(words)), markup=False, soft_wrap=True)
+    _tell(changed.problems)
+    if changed.failed:
+        raise typer.Exit(2)
+
+
+def _said(edits: Edits, words: int) -> str:
+    """What the last edit did, as it was saved: what was there before the lock was taken may have been edited meanwhile."""
+    from rowssl.runs.edits import describe
+
+    last = edits.history[-1]
+    match last["do"]:
+        case "rename":
+            return f"{last['class']} is now called {last['name']}"
+        case "merge":
+            return f"{', '.join(one['class'] for one in edits.history[1 - words :])} joined {last['into']}"
+        case "split":
+            return f"{last['class']} is now {' and '.join(last['parts'])}"
+        case "move":
+            return f"{words - 1} moved to {next(iter(last['rows'].values()))}"
+        case _:
+            return f"undone: {describe(replace(edits, history=edits.history[:-1]).effective[-1])}"
+
+
+def _tell(problems: Sequence[str]) -> None:
+    """What an edit could not write again."""
+    from rowssl.core.console import err
+    from rowssl.core.text import printable
+
+    for problem in problems:
+        err.print(printable(problem), markup=False, soft_wrap=True)
+
+
+def _history(run: Path) -> None:
+    from rowssl.core.console import out as console
+    from rowssl.core.text import printable
+    from rowssl.runs.edits import Edits, describe
+
+    edits = Edits.load(run)
+    for one in edits.history:
+        console.print(printable(f"{one.get('time', '')}  {describe(one)}"), markup=False, soft_wrap=True)
+    if not edits.history:
+        console.print("no edits", markup=False)
+
+
+def suggest(
+    run: RunFolder,
+    most: Annotated[int, typer.Option("-n", "--most", min=1, help="Proposals to show.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    out: Annotated[Path | None, typer.Option(help="CSV file to write as well.")] = None,
+) -> None:
+    """Propose classes to merge and to split, the most probable first, each with the command that does it."""
+    import json
+    from dataclasses import asdict
+
+    from rowssl.core.console import out as console
+    from rowssl.core.files import write_text
+    from rowssl.core.text import printable
+    from rowssl.runs.predict import csv_line
+    from rowssl.runs.suggest import suggest as proposals_of
+
+    file_to_write(out, "--out")
+    found = proposals_of(run, most)
+    if out is not None:
+        columns = ("kind", "class", "other", "probability", "size", "other_size", "command")
+        lines = [csv_line(columns)]
+        for one in found:
+            first, other = (*one.classes, "")[:2]
+            size, other_size = map(str, one.sizes)
+            lines.append(csv_line((one.kind, first, other, f"{one.probability:.3f}", size, other_size, one.command)))
+        write_text(out, "\n".join([*lines, ""]))
+    if as_json:
+        print(json.dumps([{**asdict(one), "probability": round(one.probability, 4)} for one in found], indent=1))
+        return
+    rows = [("kind", "probability", "classes", "images", "command")]
+    for one in found:
+        classes = (i if i == name else f"{i} ({name})" for i, name in zip(one.classes, one.names, strict=True))
+        sizes = " + ".join(f"{size:,}" for size in one.sizes)
+        rows.append((one.kind, f"{one.probability:.0%}", " + ".join(classes), sizes, one.command))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows if found else ():  # the commands are whole, however narrow the terminal is
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        console.print(printable(line.rstrip()), markup=False, soft_wrap=True)
+    if not found:
+        console.print("nothing to merge or to split", markup=False)
+    if out is not None:
+        console.print(f"written: {out}", markup=False, soft_wrap=True)
+
+
+def relabel(
+    run: RunFolder,
+    corrections: Annotated[Path, typer.Argument(help="CSV with file,label; or predictions.csv with changed classes.")],
+    no_report: NoReport = False,
+) -> None:
+    """Record corrected labels of training images; `rowssl fit --from RUN` then trains with them."""
+    from rowssl.core.console import err
+    from rowssl.core.console import out as console
+    from rowssl.runs.editing import relabel as record
+
+    done = record(run, corrections, report=not no_report)
+    said = f"{done.corrected:,} corrected, {done.confirmed:,} confirmed"
+    if done.new:
+        said += f"; new labels: {', '.join(done.new)}"
+    console.print(said, markup=False, soft_wrap=True)
+    for label, hint in zip(done.new, done.hints, strict=True):
+        if hint:
+            err.print(f"{label} is new: {hint}? `rowssl edit {run} undo` takes it back", markup=False, soft_wrap=True)
+    _tell(done.problems)
+    if done.failed:
+        raise typer.Exit(2)
+    console.print(f"train with them: rowssl fit --from {run} --out NEW", markup=False, soft_wrap=True)
+
+
+def export(
+    run: RunFolder,
+    onnx: Annotated[Path, typer.Option("--onnx", help="File to write, such as model.onnx.")],
+    encoder: EncoderPlace = None,
+) -> None:
+    """Write the model as one ONNX file, from pixels or embeddings to class scores, checked against the model."""
+    from rowssl.core.console import out as console
+    from rowssl.runs.export import export_onnx
+
+    file_to_write(onnx, "--onnx")
+    done = export_onnx(run, onnx, encoder=encoder)
+    said = f"{done.path}: {done.size / 1e6:.1f} MB, answers like the model on {done.checked} inputs"
+    console.print(
+        f"{said} ({done.real} training rows, {done.checked - done.real} random)", markup=False, soft_wrap=True
+    )
+
+
+def serve(
+    run: RunFolder,
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="Where to listen; beyond this machine a token is needed.")] = "127.0.0.1",
+    token: Annotated[str | None, typer.Option(help="Token that every request must carry [made where needed].")] = None,
+    encoder: EncoderPlace = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Show a run in the browser: drop images, browse and edit the classes; with a JSON API."""
+    from rowssl.serve import serve as run_server
+
+    run_server(run, host=host, port=port, token=token, encoder=encoder, device=device)

@@ -1,0 +1,1 @@
+"""k-means (plain and with labelled rows), Ward's tree, and assignment. Knows nothing of methods."""

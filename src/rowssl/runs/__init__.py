@@ -1,0 +1,1 @@
+"""A run from data to directory, and everything that is done with a finished one."""

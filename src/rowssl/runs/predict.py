@@ -1,0 +1,210 @@
+"""Answers for new images: files, folders, tables and embeddings, a batch at a time, so that any number of them fits."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from rowssl.core.errors import ImageError, InputError
+from rowssl.core.memory import reused_blocks
+from rowssl.core.text import printable
+from rowssl.data.images import SUFFIXES, Skipped, open_image
+from rowssl.data.table import Table, read_table
+from rowssl.runs.classifier import BATCH, Model, Prediction
+
+AHEAD = 4  # batches that are decoded before they are needed
+
+
+@dataclass(frozen=True)
+class Input:
+    """Some rows to answer for: what to call them, and how to get the picture or the embedding of each."""
+
+    names: Sequence[str]
+    picture: Callable[[int], np.ndarray] | None  # row -> clean view
+    embeddings: np.ndarray | None = None
+    skipped: tuple[Skipped, ...] = ()
+
+
+def open_inputs(model: Model, sources: Sequence[str | Path]) -> list[Input]:
+    """What a person named: image files, folders, CSV or parquet files with images, files of embeddings."""
+    inputs: list[Input] = []
+    files: list[Path] = []
+    for source in map(Path, sources):
+        if not os.path.isdir(source) and source.suffix.lower() not in (
+            ".csv",
+            ".tsv",
+            ".parquet",
+            ".npy",
+            ".npz",
+            ".safetensors",
+        ):
+            if source.suffix.lower() not in SUFFIXES and os.path.exists(source) and len(sources) == 1:
+                raise InputError(
+                    f"{printable(str(source))} is neither an image, a folder, a table nor a file of embeddings."
+                )
+            files.append(source)
+            continue
+        table = read_table(source, check_images=False)
+        if table.has_images:
+            inputs.append(_of_table(model, table, source))
+        elif table.embeddings is not None:
+            inputs.append(Input(table.names, None, table.embeddings))
+    if files:
+        names = [printable(str(path)) for path in files]
+        inputs.insert(0, Input(names, lambda row: model.clean_view(open_image(files[row], name=names[row]))))
+    return inputs
+
+
+def _of_table(model: Model, table: Table, source: Path) -> Input:
+    names = [printable(str(source / name)) for name in table.names] if source.is_dir() else table.names
+    return Input(names, lambda row: model.clean_view(table.image(row)), None, table.skipped)
+
+
+def predict_inputs(model: Model, inputs: Sequence[Input], *, top: int = 0) -> Iterator[tuple[str, Prediction | str]]:
+    """Name and answer of every row in order; for a picture that cannot be read the reason takes the answer's place."""
+    for one in inputs:
+        for skipped in one.skipped:
+            yield skipped.name, skipped.reason
+        if one.embeddings is not None:
+            for begin in range(0, len(one.embeddings), 1024):
+                part = slice(begin, begin + 1024)
+                yield from zip(one.names[part], model.predict_embeddings(one.embeddings[part], top=top), strict=True)
+        elif one.picture is not None:
+            yield from _predict_pictures(model, one.names, one.picture, top)
+
+
+def _predict_pictures(
+    model: Model, names: Sequence[str], picture: Callable[[int], np.ndarray], top: int
+) -> Iterator[tuple[str, Prediction | str]]:
+    """Threads decode a few batches ahead of the network."""
+
+    def load(row: int) -> np.ndarray | str:
+        try:
+            return picture(row)
+        except ImageError as error:
+            return re.sub("^cannot read image .*?: ", "", str(error))
+
+    batches = [range(begin, min(begin + BATCH, len(names))) for begin in range(0, len(names), BATCH)]
+    pending: deque[tuple[range, list[Future[np.ndarray | str]]]] = deque()
+    pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+    try:
+        with reused_blocks():
+            while batches or pending:
+                while batches and len(pending) < AHEAD:
+                    rows = batches.pop(0)
+                    pending.append((rows, [pool.submit(load, row) for row in rows]))
+                rows, futures = pending.popleft()
+                views = [future.result() for future in futures]
+                good = [view for view in views if isinstance(view, np.ndarray)]
+                answers = iter(model.predict(model.trunk_of_views(np.stack(good)), top=top) if good else [])
+                for row, view in zip(rows, views, strict=True):
+                    yield names[row], next(answers) if isinstance(view, np.ndarray) else view
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of the answers' table.
+
+    Attributes
+    ----------
+    top : how many of the most likely classes are listed, in two columns each, name and probability.
+    abstain : below this confidence the answer is left empty, and what it would have been is a guess; None never abstains.
+    narrow : for a terminal, where all that is listed goes into one column.
+    """
+
+    top: int = 0
+    abstain: float | None = None
+    narrow: bool = False
+
+    def __post_init__(self) -> None:
+        if self.top < 0:
+            raise InputError(f"--top is a number of classes from 0 up, not {self.top}.")
+        if self.abstain is not None and not 0 <= self.abstain <= 1:
+            raise InputError(f"--abstain is a confidence from 0 to 1, not {self.abstain:g}.")
+
+    @property
+    def columns(self) -> list[str]:
+        """What the columns are called."""
+        asked = ["abstained", "guess"] if self.abstain is not None else []
+        tops = [column for k in range(1, self.top + 1) for column in (f"top_{k}", f"probability_{k}")]
+        if self.narrow:
+            tops = [f"top {self.top}"] if self.top else []
+        return ["file", "class", "name", "kind", "confidence", "second", "far", *asked, *tops]
+
+    def abstains(self, answer: Prediction) -> bool:
+        """Whether an answer is not sure enough to be given."""
+        return self.abstain is not None and answer.confidence < self.abstain
+
+    def cells(self, name: str, answer: Prediction) -> list[str]:
+        """One row."""
+        unsure = self.abstains(answer)
+        given = ["", "", ""] if unsure else [answer.class_id, answer.name, answer.kind]
+        row = [name, *given, f"{answer.confidence:.4f}", answer.second, "yes" if answer.far else "no"]
+        if self.abstain is not None:
+            row += ["yes", answer.name] if unsure else ["no", ""]
+        if self.narrow and self.top:
+            return [*row, ", ".join(f"{shown} {score:.2f}" for _, shown, score in answer.top)]
+        for _, shown, score in answer.top:
+            row += [shown, f"{score:.4f}"]
+        return row + [""] * (len(self.columns) - len(row))  # where there are fewer classes than were asked for
+
+
+class CsvWriter:
+    """A CSV file that grows with the answers and appears whole or not at all."""
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        if not path.name:  # the root, or "."
+            raise InputError(f"{path} cannot be written: it is a folder.")
+        self.path, self.columns = path, columns
+        self.temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+    def __enter__(self) -> CsvWriter:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.temporary.unlink(missing_ok=True)  # never through a link that somebody put there
+            self.file = open(self.temporary, "w", newline="", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be written: {error.strerror or error}.") from error
+        self.writer = csv.writer(self.file, lineterminator="\n")
+        self.writer.writerow(self.columns)
+        return self
+
+    def write(self, row: list[str]) -> None:
+        """One more row."""
+        try:
+            self.writer.writerow(row)
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be written: {error.strerror or error}.") from error
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            self.file.close()
+            if kind is None:
+                os.replace(self.temporary, self.path)
+        except OSError as failure:
+            raise InputError(f"{self.path} cannot be written: {failure.strerror or failure}.") from failure
+        finally:
+            self.temporary.unlink(missing_ok=True)
+
+
+def csv_line(row: Sequence[str]) -> str:
+    """One row as CSV text without the line's end."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(row)
+    return text.getvalue()

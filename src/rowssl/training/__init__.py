@@ -1,0 +1,1 @@
+"""The loop and what surrounds it: features, plan, checkpoints, log, identity."""
