@@ -48,6 +48,7 @@ HALF = 100_000  # rows; above, what is kept of each is float16
 PIECE = 16_384  # rows that are compared with the centroids together
 RHOS = (0.05, 0.15, 0.4, 1.0)
 USUAL = ((40, 0.15), (10, 0.4), (0, 1.0))  # rho from so many degrees of freedom of W on
+USUAL_TUNED = 0.4  # at least, behind a tuned stage: it has learnt a part of the metric
 ROUNDS = 10
 
 
@@ -387,8 +388,13 @@ class Transfer(Method):
 
         None that did worse than the plain one is chosen.
         """
-        rho = usual_rho(target)
-        usual = sorted(candidates, key=lambda one: (one.rho is None, not one.tuned, abs((one.rho or 1) - rho)))
+        frozen = usual_rho(target)
+
+        def unusual(one: Candidate) -> tuple[bool, bool, float]:
+            rho = max(frozen, USUAL_TUNED) if one.tuned else frozen
+            return one.rho is None, not one.tuned, abs((one.rho or 1) - rho)
+
+        usual = sorted(candidates, key=unusual)
         if not self.trials:
             return usual[0]
         share_novel = 1 - self.n_old / self.n_classes
