@@ -360,12 +360,29 @@ def test_two_labels_a_class_are_enough_and_an_answer_stands_before_tuning() -> N
     assert len(list(none.answers(feed))) == 1
     assert [bool(word) for word, _ in said] == [True, False]
     assert said[0][1].startswith("frozen")
-    assert len(method.tried) == 12
+    assert len(method.tried) == 8
     method.ends = 0.0  # the limit is over
     late = Transfer(Stage(), n_old=6, n_classes=10, n_rows=len(x))
     late.ends = 0.0
     assert len(list(late.answers(feed))) == 1
     assert "time limit" in late.note
+
+
+def test_an_end_without_weights_is_not_tuned() -> None:
+    """Views of the labelled pictures may be there though the encoder has nothing that could learn from them."""
+    problem = digits(known=6, each=4)
+    assert problem.table.embeddings is not None
+    x = problem.table.embeddings / 16
+    rows = np.flatnonzero(problem.targets >= 0)
+    feed = Feed(
+        ArraySource(x), problem.targets, batch_size=32, epochs=1, seed=0,
+        tuning=lambda: ArraySource(x[rows], np.stack([x[rows], x[rows]])),
+    )  # fmt: skip
+    tail = nn.Identity()
+    tail.out_dim = x.shape[1]
+    method = Transfer(tail, n_old=6, n_classes=10, n_rows=len(x))
+    assert list(method.answers(feed)) == [""]
+    assert str(method.chosen).startswith("frozen")
 
 
 def test_both_are_offered() -> None:

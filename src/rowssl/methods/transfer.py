@@ -38,7 +38,7 @@ from rowssl.methods.rehearsal import (
     score,
     try_out,
 )
-from rowssl.methods.tuning import Guessed, Tuning, tune
+from rowssl.methods.tuning import Tuning, tune
 
 DIMS = 512  # principal components that are kept
 SAMPLE = 50_000  # rows that the components are found from
@@ -49,9 +49,8 @@ HALF = 100_000  # rows; above, what is kept of each is float16
 PIECE = 16_384  # rows that are compared with the centroids together
 RHOS = (0.05, 0.15, 0.4, 1.0)
 USUAL = ((40, 0.15), (10, 0.4), (0, 1.0))  # rho from so many degrees of freedom of W on
+USUAL_TUNED = 0.4  # at least, behind a tuned stage: it has learnt a part of the metric
 ROUNDS = 10
-SURE = 0.3  # of the rows of a class whose guesses are learnt
-GUESSES_FROM = 12_000  # rows that guesses are made for
 
 
 class MetricTail(nn.Module):
@@ -228,21 +227,17 @@ def spherical_rounds(x: Tensor, target: Tensor, centroids: Tensor, rounds: int =
     return centroids
 
 
-# As pretrained; tuned on the labels; tuned on labels and the surest guesses of that.
-STAGES = ("frozen", "tuned", "taught")
-
-
 @dataclass(frozen=True)
 class Candidate:
     """One way to the answer, which hidden known classes judge."""
 
     rho: float | None  # None: no metric at all, features as they are
-    stage: str = "frozen"
+    tuned: bool = False  # the last stage, on the labels
 
     def __str__(self) -> str:
         if self.rho is None:
             return "class means + k-means, as they are"
-        return f"{self.stage}, rho {self.rho:g}"
+        return f"{'tuned' if self.tuned else 'frozen'}, rho {self.rho:g}"
 
 
 class Transfer(Method):
@@ -270,7 +265,6 @@ class Transfer(Method):
         self.confidence: Confidence | None = None
         self.reliability: dict[str, list[list[float]]] = {}
         self._remembered: Remembered | None = None
-        self._after_labels: dict[bytes, nn.Module] = {}  # the stage tuned on the labels of these rows
         self.note = ""
 
     @staticmethod
@@ -297,8 +291,9 @@ class Transfer(Method):
         target = feed.targets.cpu()
         self.trials = self._rehearse(feed, target, frozen)
         # What nobody can judge is not tuned: a stage that learnt to tell two classes apart may have lost all others.
-        can_tune = self.tune and self.trials and feed.tuning is not None
-        tuned = [Candidate(rho, stage) for stage in STAGES[1:] for rho in rhos] if can_tune else []
+        has_stage = any(True for _ in self.metric.inner.parameters())
+        can_tune = self.tune and has_stage and self.trials and feed.tuning is not None
+        tuned = [Candidate(rho, tuned=True) for rho in rhos] if can_tune else []
         self.chosen = self._choose(frozen, target)
         self.answer(feed, target)
         if tuned and not self._in_time(feed):
@@ -310,9 +305,9 @@ class Transfer(Method):
             views = feed.tuning()
             self.trials |= self._rehearse(feed, target, tuned, views)
             self.chosen = self._choose(frozen + tuned, target)
-            if self.chosen.stage != "frozen":
+            if self.chosen.tuned:
                 labelled = (target >= 0).numpy()
-                self.metric.inner = self._tuned(feed, views, labelled, target, self.n_old, self.chosen.stage)
+                self.metric.inner = self._tuned(feed, views, labelled, target)
                 self.answer(feed, target)
             yield ""
 
@@ -357,19 +352,17 @@ class Transfer(Method):
             return {}
         trials: dict[Candidate, list[Trial]] = {one: [] for one in candidates}
         for fold in all_folds:
-            shown = torch.full((len(feed),), -1)  # what the fold left of the labels, in its numbers
-            shown[torch.from_numpy(rows)] = fold.target
-            for stage in dict.fromkeys(one.stage for one in candidates):
-                chosen = [one for one in candidates if one.stage == stage]
-                trained = self.metric.inner
-                if views is not None:
-                    trained = self._tuned(feed, views, viewed, shown, fold.n_known, stage)
-                raw = self._raw(feed, trained, rows)
-                spaces = {
-                    plain: self._space(raw, fold.target, plain=plain) for plain in {one.rho is None for one in chosen}
-                }
-                for one in chosen:
-                    trials[one].append(self._trial(spaces[one.rho is None], fold, one))
+            trained = self.metric.inner
+            if views is not None:
+                shown = torch.full((len(feed),), -1)  # what the fold left of the labels, in its numbers
+                shown[torch.from_numpy(rows)] = fold.target
+                trained = self._tuned(feed, views, viewed, shown)
+            raw = self._raw(feed, trained, rows)
+            spaces = {
+                plain: self._space(raw, fold.target, plain=plain) for plain in {one.rho is None for one in candidates}
+            }
+            for one in candidates:
+                trials[one].append(self._trial(spaces[one.rho is None], fold, one))
         return trials
 
     def _raw(self, feed: Feed, stage: nn.Module, rows: np.ndarray) -> Tensor:
@@ -397,10 +390,13 @@ class Transfer(Method):
 
         None that did worse than the plain one is chosen.
         """
-        rho = usual_rho(target)
-        usual = sorted(
-            candidates, key=lambda one: (one.rho is None, -STAGES.index(one.stage), abs((one.rho or 1) - rho))
-        )
+        frozen = usual_rho(target)
+
+        def unusual(one: Candidate) -> tuple[bool, bool, float]:
+            rho = max(frozen, USUAL_TUNED) if one.tuned else frozen
+            return one.rho is None, not one.tuned, abs((one.rho or 1) - rho)
+
+        usual = sorted(candidates, key=unusual)
         if not self.trials:
             return usual[0]
         share_novel = 1 - self.n_old / self.n_classes
@@ -422,44 +418,17 @@ class Transfer(Method):
         self.tried.reverse()
         return chosen
 
-    def _tuned(
-        self, feed: Feed, views: Source, viewed: np.ndarray, target: Tensor, n_known: int, stage: str
-    ) -> nn.Module:
-        """The last stage trained on the rows that target (N,) labels, which are some of those `viewed` (N,) marks; see `STAGES`."""
+    def _tuned(self, feed: Feed, views: Source, viewed: np.ndarray, target: Tensor) -> nn.Module:
+        """The last stage trained on the rows that target (N,) labels, which are some of those `viewed` (N,) marks."""
         kept = (target >= 0).numpy()
         rows = np.flatnonzero(kept[viewed])  # their places among the views
         classes = target[torch.from_numpy(viewed)].numpy()
         rehearsed = "rehearsal: " if kept.sum() < viewed.sum() else ""
-
-        def train(what: str, begin: nn.Module | None = None, guessed: Guessed | None = None) -> nn.Module:
-            with torch.enable_grad():
-                return tune(
-                    self.metric.inner, self._unit(views), views, classes, Tuning(), rows=rows, begin=begin, guessed=guessed,
-                    seed=self.seed, progress=distributed.rank() == 0, what=f"{rehearsed}{what}",
-                )  # fmt: skip
-
-        found = self._after_labels.get(kept.tobytes()) or train("tuning on the labels")
-        self._after_labels = {kept.tobytes(): found}
-        if stage == "tuned":
-            return found
-        return train("tuning on labels and guesses", found, self._guess(feed, found, target, n_known))
-
-    def _guess(self, feed: Feed, stage: nn.Module, target: Tensor, n_known: int) -> Guessed:
-        """The closed form's answer for the rows it is surest of, a share of every class."""
-        some = np.sort(seeded_rows(len(feed), GUESSES_FROM, self.seed))
-        target = target[torch.from_numpy(some)]
-        x = in_metric(self._space(self._raw(feed, stage, some), target), target, usual_rho(target))
-        centroids = spherical_rounds(
-            x, target, first_centroids(x, target, n_known, self.n_classes, self.seed), self.rounds
-        )
-        best, head = (x @ centroids.T).topk(min(2, len(centroids)), dim=1)
-        margin, label = (best[:, 0] - best[:, -1]).numpy(), head[:, 0].numpy()
-        free = np.flatnonzero((target < 0).numpy())
-        order = free[np.lexsort((-margin[free], label[free]))]  # class by class, the surest first
-        size = np.bincount(label[order], minlength=len(centroids))
-        place = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
-        sure = np.sort(order[place < np.ceil(SURE * size[label[order]])])
-        return Guessed(feed.source, some[sure], label[sure])
+        with torch.enable_grad():
+            return tune(
+                self.metric.inner, self._unit(views), views, classes, Tuning(), rows=rows,
+                seed=self.seed, progress=distributed.rank() == 0, what=f"{rehearsed}tuning on the labels",
+            )  # fmt: skip
 
     def _unit(self, views: Source) -> Callable[[Tensor], Tensor]:
         """unit(f^p) with a gradient at 0; p = 1/2 for features that are never negative."""

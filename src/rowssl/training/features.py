@@ -203,11 +203,7 @@ def _forecast(asked: dict[str, Asked], encoder: Encoder, config: EncoderConfig, 
         return 0.0
     rate = seconds_per_picture(sources["train"])
     labels = int((problem.targets >= 0).sum())
-    seconds = (
-        tuning_seconds(rate, later, Tuning().samples_for(labels, len(sources["train"])), len(sources["train"]))
-        if tuned
-        else 0.0
-    )
+    seconds = tuning_seconds(rate, later, Tuning().samples_for(labels), len(sources["train"])) if tuned else 0.0
     if said := sentence(sum(todo.values()), rate * sum(todo.values()), seconds):
         err.print(said, markup=False, soft_wrap=True)
     return seconds

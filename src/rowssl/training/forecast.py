@@ -39,7 +39,7 @@ def seconds_per_picture(source: FreshSource) -> float:
 
 def tuning_seconds(rate: float, views: int, samples: int, rows: int) -> float:
     """Of views that are missing, of the steps of all trainings, and of the stage on all rows after each."""
-    return rate * (views + STEP * samples + 6 * STAGE * rows)
+    return rate * (views + STEP * samples + 3 * STAGE * rows)
 
 
 def sentence(pictures: int, first: float, tuning: float) -> str:
