@@ -17,7 +17,7 @@ from rowssl.bench.grid import Cell, grid, open_result
 from rowssl.config import build_config
 from rowssl.core.errors import InputError
 from rowssl.core.files import read_directory, read_manifest
-from rowssl.encoders import cache
+from rowssl.encoders import trunk
 from rowssl.encoders.trunk import open_trunk_cache
 from rowssl.paper import estimates
 from rowssl.runs.classifier import load_model
@@ -203,9 +203,9 @@ def test_a_file_of_the_trunk_cache(
     name: str, in_memory: bool, tmp_path: Path, full: bool, tally: Tally,
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(cache, "SHARD_ROWS", 5)
+    monkeypatch.setattr(trunk, "SHARD_ROWS", 5)
 
-    def opened() -> cache.CachedSource:
+    def opened() -> trunk.CachedSource:
         options = {"recipe": RECIPE, "n_views": 2, "seed": 0, "folder": tmp_path, "in_memory": in_memory}
         return open_trunk_cache(make_table(12), make_encoder(), **options)  # type: ignore[arg-type]
 

@@ -1,13 +1,12 @@
 """Hashes of what a finished cell leaves, so that a flipped bit in it is named and never becomes a number of a table.
 
-`cell.json` holds the sha256 of all files of its cell that are read back, and a hash of itself. Cells of earlier versions hold
-neither and are taken as they are; but no flipped bit makes such a cell of one that has them, for its keys would be others.
+`cell.json` holds the sha256 of all files of its cell that are read back, and a hash of itself.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,6 @@ from rowssl.core.errors import InputError
 from rowssl.core.files import NoRoomError, own_hash, read_json, sha256_of, write_text
 
 FILE = "cell.json"
-KEYS_WITHOUT_HASHES = frozenset(
-    {"identity", "cell", "config", "table", "encoder", "recipe", "rows", "commit", "version"}
-)
 
 
 class DamagedError(InputError):
@@ -42,11 +38,10 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_sealed(path: Path, is_earlier: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """What `write_sealed` wrote, without its hash; `is_earlier` tells whether content without one is of an earlier version."""
+def read_sealed(path: Path) -> dict[str, Any]:
+    """What `write_sealed` wrote, without its hash."""
     content = read_object(path)
-    whole = content["self"] == own_hash(content) if "self" in content else is_earlier(content)
-    if not whole:
+    if content.get("self") != own_hash(content):
         raise DamagedError(path, "it is not what was written")
     return {key: value for key, value in content.items() if key != "self"}
 
@@ -68,12 +63,12 @@ def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
 def read_facts(folder: Path) -> dict[str, Any] | None:
     """What `cell.json` says; None if there is none, that is if the cell is not finished."""
     path = folder / FILE
-    return read_sealed(path, lambda content: content.keys() <= KEYS_WITHOUT_HASHES) if path.exists() else None
+    return read_sealed(path) if path.exists() else None
 
 
 def check_files(folder: Path, facts: Mapping[str, Any]) -> None:
     """A DamagedError names the first file of a cell that is not the one its facts were written beside."""
-    for name, expected in facts.get("sha256", {}).items():
+    for name, expected in facts["sha256"].items():
         file = folder / name
         if not file.is_file():
             raise DamagedError(file, f"{FILE} names it, and it is missing")

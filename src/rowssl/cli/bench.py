@@ -41,9 +41,6 @@ def bench(
         int | None, typer.Option(help="Cached views per image, by the epochs if not given; 0: on the fly.")
     ] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder of the trunk cache [$ROWSSL_CACHE].")] = None,
-    cache_workers: Annotated[
-        int | None, typer.Option("--cache-workers", help="Processes that fill the trunk cache [1].")
-    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs [200, fewer for large data].")] = None,
     config: Annotated[list[Path] | None, typer.Option(help="YAML file with any of the options (repeatable).")] = None,
     overrides: Annotated[
@@ -70,7 +67,7 @@ def bench(
     given: dict[str, Any] = {
         **_data_keys(data, prior, gamma, data_root), "data.protocol": protocol, "data.known": parse_known(known),
         "encoder.name": encoder, "encoder.tail": tail, "encoder.image_size": image_size, "encoder.views": views,
-        "encoder.cache": cache, "encoder.cache_workers": cache_workers, "train.epochs": epochs,
+        "encoder.cache": cache, "train.epochs": epochs,
         "classes": parse_classes(classes),
     }  # fmt: skip
     lay_over(content, given, overrides or [])

@@ -32,9 +32,6 @@ def reproduce(
         int | None, typer.Option(help="Cached views per image, by the epochs if not given; 0: on the fly.")
     ] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder of the trunk cache [$ROWSSL_CACHE].")] = None,
-    cache_workers: Annotated[
-        int | None, typer.Option("--cache-workers", help="Processes that fill the trunk cache [1].")
-    ] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds [0,1,2; small: 0].")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs [200, fewer for large data; small: 20].")] = None,
     scale: Annotated[str, typer.Option(help="full, or small: 20 classes, few images, in minutes.")] = "full",
@@ -63,7 +60,7 @@ def reproduce(
     settings = Settings(
         out=out, seeds=tuple(several(seeds, int, "--seeds")) or SEEDS[scale], scale=scale,
         data_root=None if data_root is None else str(data_root), encoder=encoder, image_size=image_size, tail=tail, views=views,
-        cache=None if cache is None else str(cache), epochs=epochs, preset=preset, cache_workers=cache_workers,
+        cache=None if cache is None else str(cache), epochs=epochs, preset=preset,
     )  # fmt: skip
     items = choose(names or ["all"], ITEMS)
     if show:

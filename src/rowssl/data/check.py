@@ -15,6 +15,7 @@ import numpy as np
 
 from rowssl.core.console import track
 from rowssl.core.errors import InputError
+from rowssl.core.files import write_text
 from rowssl.core.text import printable
 from rowssl.data.images import Skipped
 from rowssl.data.table import Table, read_table
@@ -249,8 +250,6 @@ def print_report(report: CheckReport, console: Console) -> None:
 
 def save_bars(report: CheckReport, path: str | Path) -> Path:
     """Write the class sizes as bars, the largest first, to an SVG file."""
-    from rowssl.core.files import write_text  # brings torch along
-
     ordered = _by_size(report)
     height = 18 if len(ordered) <= 60 else 4  # names need room; beyond 60 classes the shape is what matters
     left, width, top = (190, 460, 34) if height == 18 else (20, 630, 34)

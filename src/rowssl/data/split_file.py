@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rowssl.core.errors import InputError
+from rowssl.core.files import write_text
 
 FORMAT = 1
 _LISTS = ("labelled", "unlabelled", "test", "known_classes", "novel_classes")
@@ -130,17 +130,7 @@ class Split:
         text = ",\n".join(
             f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in content.items()
         )
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                file.write("{\n" + text + "\n}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except OSError as error:
-            raise InputError(f"cannot write the split {path}: {error.strerror}") from error
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_text(path, "{\n" + text + "\n}\n")
 
     @classmethod
     def load(cls, path: str | Path, *, n_train: int | None = None, n_test: int | None = None) -> Split:

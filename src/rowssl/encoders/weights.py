@@ -8,7 +8,6 @@ other file may be a stranger's: nothing is built that its tensors could not fill
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rowssl.core.errors import InputError
+from rowssl.core.files import sha256_of, write_text
 from rowssl.encoders.weight_files import FILE, one_line, read_state
 
 if TYPE_CHECKING:
@@ -158,12 +158,6 @@ def working_now() -> list[str]:
     return [*here, *rest, "a path to a .safetensors file or a Hugging Face folder"]
 
 
-def file_sha256(path: Path) -> str:
-    """The sha256 of a file in hex."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def verify(path: Path, key: str, *, expected: str | None = None) -> str:
     """Check a file against `expected`, else against the lock file or Hugging Face's cache; record it if new."""
     lock = cache_dir() / "sha256.json"
@@ -173,18 +167,15 @@ def verify(path: Path, key: str, *, expected: str | None = None) -> str:
         locked = {}
     blob = path.resolve().name  # Hugging Face's cache names a large file by its sha256
     expected = expected or locked.get(key) or (blob if re.fullmatch("[0-9a-f]{64}", blob) else None)
-    found = file_sha256(path)
+    found = sha256_of(path)
     if expected is not None and found != expected.lower():
         raise InputError(
             f"{path} has sha256 {found} where {expected} is expected: delete it and fetch it again"
             + (f", or remove `{key}` from {lock} if you trust the new file" if locked.get(key) == expected else "")
         )
     if locked.get(key) != found:
-        with contextlib.suppress(OSError):  # a read-only cache still verifies against the pinned sums
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            partial = lock.with_suffix(f".{os.getpid()}")
-            partial.write_text(json.dumps({**locked, key: found}, indent=1, sort_keys=True))
-            os.replace(partial, lock)
+        with contextlib.suppress(InputError):  # a read-only cache still verifies against the pinned sums
+            write_text(lock, json.dumps({**locked, key: found}, indent=1, sort_keys=True))
     return found
 
 

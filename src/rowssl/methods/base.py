@@ -46,7 +46,6 @@ class Method(nn.Module):
     trains: ClassVar[bool] = True  # False: nothing to optimise, `finish` does it all
     tunes: ClassVar[bool] = False  # takes features as wide as they are, and views of labelled pictures alone
     least_views: ClassVar[int] = 1  # of each image, that are cached where the user asks for no number
-    may_lack: ClassVar[tuple[str, ...]] = ()  # first parts of names that checkpoints of earlier versions do not know
     remembers_rows = False  # True: `training_tailedness` says more than `tailedness` of the same rows
 
     def __init__(self, tail: nn.Module, *, n_old: int, n_classes: int, n_rows: int, seed: int = 0) -> None:

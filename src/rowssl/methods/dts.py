@@ -221,7 +221,6 @@ class LossMemory(nn.Module):
 class TailednessState(Method):
     """The networks of DTS and everything it remembers between steps."""
 
-    may_lack = ("resting.",)  # nothing rests, then
     prototypes: Tensor  # m_j, (M, d)
     u: Tensor  # class uncertainty, (C,)
 

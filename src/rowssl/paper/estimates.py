@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from rowssl.config import RunConfig
 from rowssl.core.console import err
 
 FILE = "estimates.json"
-KEY = re.compile("[0-9a-f]{16}")
 
 
 def searched(config: RunConfig, out: Path, *, estimate: bool, on: str = "local") -> int | None:
@@ -37,23 +35,14 @@ def searched(config: RunConfig, out: Path, *, estimate: bool, on: str = "local")
 
 def read_estimates(path: Path) -> dict[str, Any]:
     """By what decides them; none if there is no such file, and a DamagedError if it is not as it was written."""
-    return read_sealed(path, _is_earlier) if path.exists() else {}
-
-
-def _is_earlier(content: dict[str, Any]) -> bool:
-    """Whether estimates without a hash are of a version that wrote none: they hold nothing but estimates."""
-    return all(KEY.fullmatch(key) and _is_estimate(entry) for key, entry in content.items())
-
-
-def _is_estimate(entry: object) -> bool:
-    return isinstance(entry, dict) and entry.keys() == {"classes", "data", "seed"} and isinstance(entry["classes"], int)
+    return read_sealed(path) if path.exists() else {}
 
 
 def _key(config: RunConfig) -> str:
     """Of everything that decides an estimate."""
     content = [
         config.data.model_dump(mode="json"),
-        config.encoder.deciding().model_dump(mode="json", exclude={"cache_workers"}),  # keys of before there was such
+        config.encoder.deciding().model_dump(mode="json"),
         config.seed,
     ]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

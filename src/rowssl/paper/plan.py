@@ -38,7 +38,6 @@ class Settings:
     cache: str | None = None
     epochs: int | None = None
     preset: str | None = None  # of DTS
-    cache_workers: int | None = None
 
     @property
     def small(self) -> bool:
@@ -61,7 +60,6 @@ class Settings:
             "tail": self.tail,
             "views": views,
             "cache": self.cache,
-            "cache_workers": self.cache_workers,
         }
         train: dict[str, Any] = {} if epochs is None else {"epochs": epochs}
         if self.small:

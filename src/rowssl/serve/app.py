@@ -20,10 +20,10 @@ from starlette.routing import Route
 
 from rowssl import __version__
 from rowssl.core.errors import ImageError, InputError
+from rowssl.core.files import Busy
 from rowssl.data.images import MAX_PIXELS
 from rowssl.runs import editing
 from rowssl.runs.editing import Changed, Terms
-from rowssl.runs.folder import Busy
 from rowssl.runs.predict import Layout
 from rowssl.serve.schemas import Answer, ClassPage, Edited, Embedding, Health, Merge, Move, Overview, Problem, Rename
 from rowssl.serve.schemas import Split as SplitBody

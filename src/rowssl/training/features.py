@@ -70,7 +70,7 @@ def open_features(
     """Build the encoder, then open (or compute once) what its trunk says of every row.
 
     `reduction` is one that weights to start from go with; otherwise it is fitted on the rows. What a cache lacks is computed
-    on `device`, by this process, by `cache_workers` others, or `on` a Ray cluster.
+    on `device` by this process, or `on` a Ray cluster.
     """
     config, seed, method = run.encoder, run.seed, methods.METHODS[run.method.name]
     table, test = problem.table, problem.test
@@ -94,7 +94,7 @@ def open_features(
     )
     asked = _asked(problem, chosen)
     expected = _forecast(asked, encoder, chosen, problem, method.tunes)
-    opened = {what: partial(_trunk, asked[what], encoder, chosen, problem, seed, str(device), on) for what in asked}
+    opened = {what: partial(_trunk, asked[what], encoder, chosen, problem, seed, on) for what in asked}
     train = opened["train"]()
     features = Features(
         encoder, train, opened["test"]() if "test" in opened else None, why,
@@ -153,7 +153,7 @@ def _is_wide(encoder: Encoder, config: EncoderConfig) -> bool:
 
 def _cache(config: EncoderConfig) -> Path:
     """Where features are kept."""
-    from rowssl.encoders.cache import cache_folder
+    from rowssl.encoders.trunk import cache_folder
 
     return cache_folder() if config.cache is None else Path(config.cache)
 
@@ -218,12 +218,10 @@ def _recipe(encoder: Encoder, config: EncoderConfig) -> ViewRecipe:
     return view_recipe(kind, encoder.image_size, encoder.resize)
 
 
-def _trunk(
-    asked: Asked, encoder: Encoder, config: EncoderConfig, problem: Problem, seed: int, device: str, on: str
-) -> Source:
+def _trunk(asked: Asked, encoder: Encoder, config: EncoderConfig, problem: Problem, seed: int, on: str) -> Source:
     """Trunk outputs of some rows of a table. The views' seed is the cache's own, so that all runs share them."""
     from rowssl.encoders.trunk import FreshSource, open_trunk_cache
-    from rowssl.training.cache_workers import open_crew
+    from rowssl.training.cluster import on_cluster
 
     (table, rows, views), recipe = asked, _recipe(encoder, config)
     if config.views == 0 and config.viewed == "all":
@@ -231,5 +229,5 @@ def _trunk(
     in_memory = False if _is_wide(encoder, config) else None  # those are read once, to be shortened
     return open_trunk_cache(
         table, encoder, recipe=recipe, n_views=views, seed=config.view_seed, rows=rows, folder=_cache(config),
-        crew=open_crew(problem, config, seed, on, device), in_memory=in_memory,
+        elsewhere=on_cluster(problem, config, seed, on), in_memory=in_memory,
     )  # fmt: skip

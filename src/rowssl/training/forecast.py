@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rowssl.core.console import clock
-from rowssl.encoders.cache import cache_folder
-from rowssl.encoders.trunk import FreshSource, open_store
+from rowssl.encoders.trunk import FreshSource, cache_folder, open_store
 
 if TYPE_CHECKING:
     from pathlib import Path

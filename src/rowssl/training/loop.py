@@ -123,7 +123,6 @@ def train(
     *,
     checkpoints: Checkpoints | None = None,
     identity: str = "",
-    older: Sequence[str] = (),
     watch: Callable[[int], None] = lambda steps: None,
 ) -> Iterator[Epoch]:
     """Train to the last step, from the latest checkpoint if there is one, and yield after every epoch.
@@ -136,15 +135,13 @@ def train(
         Where to save and to resume from; None trains without a trace.
     identity
         Hash of everything that decides the result; a checkpoint of another identity is refused.
-    older
-        What earlier versions made of the same options; their checkpoints are used too.
     watch
-        Told the number of steps that are done, before the first and after every one.
+        Called with the number of steps that are done, before the first and after every one.
     """
     optimiser = build_optimiser(method, options)
     names: dict[Tensor, str] = {parameter: name for name, parameter in method.named_parameters()}
     remembered = [*names, *(buffer for buffer in method.buffers() if buffer.is_floating_point() and buffer.numel())]
-    first, totals, before = _restore(method, optimiser, names, checkpoints, (identity, *older), feed)
+    first, totals, before = _restore(method, optimiser, names, checkpoints, identity, feed)
     method.train()
     if first == 0:
         method.start(feed)
@@ -222,7 +219,7 @@ def _restore(
     optimiser: SGD,
     names: dict[Tensor, str],
     checkpoints: Checkpoints | None,
-    identities: Sequence[str],
+    identity: str,
     feed: Feed,
 ) -> tuple[int, dict[str, Tensor], float]:
     """Load the latest checkpoint into method and optimiser.
@@ -234,20 +231,11 @@ def _restore(
     if distributed.rank() == 0:
         checkpoints.clean()
     by_name = {name: parameter for parameter, name in names.items()}
-    fresh = method.state_dict()
-    shapes = {"method": shapes_of(fresh), "optimiser": shapes_of(by_name)}
-    lacking = {name: value for name, value in fresh.items() if name.startswith(method.may_lack)}
-
-    def completed(tensors: Tensors) -> Tensors:
-        state = tensors.get("method", {})
-        return tensors if lacking.keys() & state.keys() else {**tensors, "method": {**lacking, **state}}
-
-    found = checkpoints.latest(
-        *identities, misfit=lambda tensors, facts: _misfit(completed(tensors), facts, shapes, feed)
-    )
+    shapes = {"method": shapes_of(method.state_dict()), "optimiser": shapes_of(by_name)}
+    found = checkpoints.latest(identity, lambda tensors, facts: _misfit(tensors, facts, shapes, feed))
     if found is None:
         return 0, {}, 0.0
-    tensors, facts = completed(found[0]), found[1]
+    tensors, facts = found
     method.load_state_dict(tensors["method"])
     for name, momentum in tensors["optimiser"].items():
         optimiser.momenta[by_name[name]] = momentum.to(by_name[name].device)
