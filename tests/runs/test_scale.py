@@ -25,7 +25,7 @@ from rowssl.data.labels import encode_labels
 from rowssl.data.table import read_table
 from rowssl.encoders.tails import AdapterTail
 from rowssl.methods import dts
-from rowssl.methods.density import largest, nearest_prototype
+from rowssl.methods._kernels import largest, nearest_prototype
 from rowssl.methods.dts import DTS
 from rowssl.report import build, layout, scatter
 from rowssl.runs import outlier

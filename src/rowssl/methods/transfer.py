@@ -26,7 +26,7 @@ from rowssl.data.feed import Feed, Remembered, Source
 from rowssl.encoders.tails import AdapterTail
 from rowssl.methods.base import Method, joined, seeded_rows
 from rowssl.methods.heads import TEMPERATURE
-from rowssl.methods.readout import BEYOND
+from rowssl.methods.kmeans import BEYOND
 from rowssl.methods.rehearsal import (
     Confidence,
     Fold,
