@@ -13,9 +13,8 @@ import torch
 from safetensors.torch import load_file
 from sklearn.metrics import adjusted_rand_score
 
-from rowssl.clustering import rows as row_module
-from rowssl.clustering.constrained import semi_supervised_kmeans
-from rowssl.clustering.kmeans import assign, kmeans
+from rowssl.clustering import kmeans as row_module
+from rowssl.clustering.kmeans import assign, kmeans, semi_supervised_kmeans
 from rowssl.config import build_config
 from rowssl.core.errors import InputError
 from rowssl.core.memory import release
