@@ -1,4 +1,4 @@
-"""Large data are clustered from a sample; clusters that are the answer are asked of all rows to the end."""
+"""Large data are clustered from a sample; for clusters that are the answer, iterations over all rows go to the end."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_clusters_that_are_the_answer_are_asked_to_the_end(how: str, monkeypatch
     free = torch.from_numpy(targets < 0)
     means = torch.stack([z[(answer == c) & (free if how == "gcd" and c else True)].mean(0) for c in range(9)])
     distance = (means - method.classifier.weight.detach()).norm(dim=1)
-    assert float(distance[1:].max()) < 0.02  # every novel class is at the mean of the rows that it answers for
+    assert float(distance[1:].max()) < 0.02  # every novel class is at the mean of its rows
 
 
 def test_test_rows_are_clustered_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -262,7 +262,7 @@ class HeadPrior(nn.Module):
 
 
 def true_prior_of_heads(heads: Tensor, truth: Tensor, n_old: int, n_classes: int) -> Tensor:
-    """Share of the rows that each head should answer for: predicted heads (N,), true classes (N,) -> (C,), sums to 1.
+    """True share of the rows of each head: predicted heads (N,), true classes (N,) -> (C,), sums to 1.
 
     A known head is its class; novel heads are matched to novel classes by overlap. A head with no class is given half a row,
     so that the logarithm of the prior stays finite.
