@@ -73,7 +73,7 @@ def split(
     from rowssl.data.benchmarks import BENCHMARKS, load_benchmark
     from rowssl.data.splits import make_split
     from rowssl.data.table import read_table
-    from rowssl.report.profiles import print_profiles, profile_svg
+    from rowssl.report.profiles import class_sizes, print_sizes, size_picture
 
     file_to_write(out, "--out")
     if data in BENCHMARKS:
@@ -102,6 +102,7 @@ def split(
     )
     result.save(out)
     picture = out.with_suffix(".svg")
-    write_text(picture, profile_svg(result, train.labels, train.class_names))
-    print_profiles(result, train.labels, console)
+    sizes = class_sizes(result, train.labels, train.class_names)
+    write_text(picture, size_picture(sizes))
+    print_sizes(sizes, len(result.test), console)
     console.print(f"written: {out} and {picture}", markup=False, soft_wrap=True)
