@@ -34,7 +34,7 @@ def check(
     """Look at a data set before training: counts, class sizes, unreadable files, duplicates, suspicious labels."""
     from rowssl.core.console import out
     from rowssl.data.check import check as run_check
-    from rowssl.data.check import print_report, save_bars
+    from rowssl.data.check import print_report
 
     file_to_write(bars, "--bars")
     report = run_check(source, labels=labels, image_column=image_column, label_column=label_column)
@@ -45,7 +45,10 @@ def check(
     else:
         print_report(report, out)
     if bars is not None:
-        save_bars(report, bars)
+        from rowssl.core.files import write_text
+        from rowssl.report.profiles import checked_sizes
+
+        write_text(bars, checked_sizes(report))
 
 
 def split(

@@ -335,9 +335,9 @@ def bars(
                 x = middle + (place - len(series) / 2) * wide
                 _bar(drawing, found[kind], x, 0.88 * wide, up, colour, f"{name}, {kind}", mark)
         if turned:
-            drawing.text(middle + 4, base + 16, shown, anchor="end", turn=-28, size=12)
+            drawing.text(middle + 4, base + 16, shown, anchor="end", turn=-28, size=12, colour="ink")
         else:
-            drawing.text(middle, base + 20, shown, anchor="middle")
+            drawing.text(middle, base + 20, shown, anchor="middle", colour="ink")
     drawing.line(left, base, right, base, "muted")
     return drawing.svg()
 
@@ -358,6 +358,23 @@ def _bar(drawing: Drawing, bar: Bar, x: float, width: float, up: Scale, colour: 
 def cut(text: str, letters: int) -> str:
     """The beginning of a text that is too long."""
     return text if len(text) <= letters else text[: max(letters - 1, 0)] + "…"
+
+
+def ranking(title: str, rows: Sequence[tuple[str, int]]) -> Markup:
+    """Names and sizes as bars that lie, in the order given, as a file."""
+    named = len(rows) <= 60  # names need room; beyond it is the shape that matters
+    line, left, top = (18, 190, 34) if named else (4, 20, 34)
+    drawing = Drawing(720, top + line * len(rows) + 12, title)
+    drawing.text(20, 20, title, colour="ink", size=14)
+    scale = Scale(0, max((size for _, size in rows), default=1), left, 650)
+    for i, (name, size) in enumerate(rows):
+        y, end = top + i * line, scale(size)
+        wide, high = max(1.0, end - left), line - (4 if named else 1)
+        drawing.add("rect", x=left, y=y, width=wide, height=high, fill="known", tip=f"{name}: {size:,}")
+        if named:
+            drawing.text(left - 8, y + 11, cut(name, 26), anchor="end", colour="ink", size=12)
+            drawing.text(end + 6, y + 11, f"{size:,}", size=12)
+    return drawing.svg()
 
 
 def histogram(

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from markupsafe import Markup
 
+from rowssl.core.text import printable
+from rowssl.data.check import CheckReport
 from rowssl.data.profiles import ClassSizes
 from rowssl.data.split_file import Split
-from rowssl.report.charts import PALETTE, histogram
+from rowssl.report.charts import PALETTE, histogram, ranking
+from rowssl.report.format import count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +41,13 @@ def size_picture(sizes: ClassSizes, *, page: bool = False) -> Markup:
     shown, is_sorted = sizes.ordered()
     about = "; known ones by labelled, novel ones by unlabelled images" if is_sorted else ""
     return histogram(shown.names, shown.labelled, shown.unlabelled, shown.n_known, about=about, page=page)
+
+
+def checked_sizes(report: CheckReport) -> Markup:
+    """Labelled rows of each class of a checked data set, the largest first, as an SVG file."""
+    title = f"{report.labelled:,} labelled rows in {count(report.classes, 'class', 'classes')}"
+    rows = [(printable(name), size) for name, size in report.class_sizes.items()]
+    return ranking(title, sorted(rows, key=lambda row: -row[1]))
 
 
 def print_sizes(sizes: ClassSizes, test: int, console: Console) -> None:
