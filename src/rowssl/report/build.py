@@ -50,7 +50,7 @@ def build_report(run: Run | StoredRun, review: np.ndarray, *, title: str | None 
         confusion=None if evaluation is None else _confusion(evaluation),
         class_names_truth=problem.class_names if evaluation else None,
         skipped=[(s.name, s.reason) for s in problem.table.skipped],
-        profile_svg=problem.profile_svg,
+        sizes=problem.class_sizes(),
         trust=run.metrics,
     )
 

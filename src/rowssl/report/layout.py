@@ -1,4 +1,4 @@
-"""Where the rows lie on the map: t-SNE where openTSNE is installed, else the first two principal components."""
+"""Where the rows lie on the map: t-SNE, which starts from the first two principal components."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from rowssl.report.scatter import drawn
-
+MAP_ROWS = 50_000  # points on the map at the most: an even random choice where there are more rows
 LAID_OUT = 2500  # rows that t-SNE arranges, which takes seconds; the others go beside those they resemble
 NEIGHBOURS = 3
 EARLY, ITERATIONS = 125, 250  # enough for classes to come apart at this size
@@ -27,12 +26,9 @@ def layout(feature: np.ndarray, *, seed: int = 0) -> tuple[np.ndarray, str]:
     spread = float(flat.std(0).max()) if len(flat) else 0.0
     if len(feature) < LEAST or spread < 1e-6:  # too few rows, or all of them alike
         return flat, "PCA"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from openTSNE import TSNE
-    except ImportError:
-        return flat, "PCA"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from openTSNE import TSNE
     rows = np.arange(len(feature))
     if len(rows) > LAID_OUT:
         rows = np.sort(np.random.default_rng([seed, 61]).choice(rows, LAID_OUT, replace=False))
@@ -64,6 +60,13 @@ def principal(feature: np.ndarray) -> np.ndarray:
     directions = torch.linalg.eigh(covariance).eigenvectors[:, -2:].flip(1)
     found = np.concatenate([(x.double() @ directions).float().numpy() for x in pieces()])
     return found if found.shape[1] == 2 else np.column_stack([found[:, 0], np.zeros(len(found), dtype=np.float32)])
+
+
+def drawn(rows: int) -> np.ndarray:
+    """The rows that have a point on the map, in order."""
+    if rows <= MAP_ROWS:
+        return np.arange(rows)
+    return np.sort(np.random.default_rng([1, rows]).choice(rows, MAP_ROWS, replace=False))
 
 
 def _beside(feature: np.ndarray, rows: np.ndarray, placed: np.ndarray) -> np.ndarray:

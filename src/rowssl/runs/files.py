@@ -105,7 +105,6 @@ def save_answers(path: Path, run: Run) -> None:
         "skipped": [[one.name, one.reason] for one in table.skipped],
         "class_names": list(problem.class_names),
         "n_old": problem.n_old,
-        "profile_svg": problem.profile_svg,
         "facts": run.facts,
         "seconds": run.seconds,
         "data": absolute(run.config.data).model_dump(mode="json"),

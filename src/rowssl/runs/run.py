@@ -101,7 +101,7 @@ def _read(folder: Path, edits: Edits, images: bool) -> StoredRun:
     table, missing = _table(facts, data, len(rows["head"]), images)
     problem = Problem(
         table, rows["target"].astype(np.int64), tuple(facts["class_names"]), facts["n_old"],
-        truth=rows["truth"].astype(np.int64) if "truth" in rows else None, profile_svg=facts["profile_svg"],
+        truth=rows["truth"].astype(np.int64) if "truth" in rows else None,
     )  # fmt: skip
     trained = _answers(rows, problem, len(edits.class_ids))
     test = {name: column.numpy() for name, column in tensors["test"].items()} if "test" in tensors else None

@@ -18,10 +18,8 @@ from torch.optim.sgd import sgd
 
 from rowssl.core import distributed
 from rowssl.core.files import write_text
-from rowssl.core.matmul import fast_products
 from rowssl.data.feed import Batch, Feed
-from rowssl.methods.base import Method, Step
-from rowssl.methods.schedules import cosine
+from rowssl.methods.base import Method, Step, cosine
 from rowssl.training.checkpoints import Checkpoints, Facts, Tensors
 
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
@@ -160,10 +158,9 @@ def train(
             method.train()
         optimiser.lr = cosine(batch.epoch, batch.epochs, options.lr, options.lr * options.final)
         # In float32 on a GPU as well: of cosines in half precision densities and neighbours would be made of a few values.
-        with fast_products():
-            result = method.loss(batch)
-            total = torch.stack(list(result.losses.values())).sum()
-            total.backward()
+        result = method.loss(batch)
+        total = torch.stack(list(result.losses.values())).sum()
+        total.backward()
         distributed.sum_gradients(names)
         if not torch.isfinite(total + size_of([p.grad for p in names if p.grad is not None])):
             _stop(checkpoints, batch, result, optimiser.lr)
