@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from command import rowssl
-from rowssl.bench import checksums, engine, runners
-from rowssl.bench.checksums import DamagedError
+from rowssl.bench import cell as cells
+from rowssl.bench import engine, runners
+from rowssl.bench.cell import DamagedError
 from rowssl.bench.cost import plan
 from rowssl.bench.grid import Cell, grid, open_result, read_result
 from rowssl.core.files import NoRoomError
@@ -146,6 +147,6 @@ def test_a_file_that_finds_no_room_is_not_called_damaged(tmp_path, monkeypatch):
     def no_room(path):
         raise NoRoomError("too large")
 
-    monkeypatch.setattr(checksums, "read_json", no_room)
+    monkeypatch.setattr(cells, "read_json", no_room)
     with pytest.raises(NoRoomError):
-        checksums.read_object(tmp_path / "cell.json")
+        cells.read_object(tmp_path / "cell.json")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rowssl.bench import engine, runners
-from rowssl.bench.checksums import write_sealed
+from rowssl.bench.cell import write_sealed
 from rowssl.bench.grid import Cell, Variant, grid, read_result
 from rowssl.core.cluster import Cluster
 from rowssl.core.errors import InputError

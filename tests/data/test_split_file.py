@@ -12,8 +12,7 @@ import pytest
 
 from rowssl.core.errors import InputError
 from rowssl.data.benchmarks import load_benchmark
-from rowssl.data.split_file import Split
-from rowssl.data.splits import make_split
+from rowssl.data.splits import Split, make_split
 
 LABELS = np.tile(np.arange(6), 40)
 TEST = np.tile(np.arange(6), 5)

@@ -19,8 +19,7 @@ from rowssl.data import embeddings, readers  # noqa: F401  (read_table imports t
 from rowssl.data.cifar import read_pickled_arrays
 from rowssl.data.images import open_image
 from rowssl.data.labels import encode_labels, read_csv
-from rowssl.data.split_file import Split
-from rowssl.data.splits import make_split
+from rowssl.data.splits import Split, make_split
 from rowssl.data.table import read_table
 from rowssl.runs.edits import Edits
 

@@ -20,7 +20,7 @@ from rowssl.data import cifar, embeddings
 from rowssl.data.benchmarks import load_benchmark
 from rowssl.data.cifar import read_pickled_arrays
 from rowssl.data.table import read_table
-from rowssl.encoders.weight_files import read_state
+from rowssl.encoders.weights import read_state
 
 Command = Callable[..., tuple[int, str, str]]
 ROWS = np.arange(12, dtype=np.float32).reshape(6, 2)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rowssl.config import RunConfig, build_config
-from rowssl.paper import estimates
-from rowssl.paper.estimates import searched
+from rowssl.paper import plan
+from rowssl.paper.plan import searched
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         asked.append(config.seed)
         return 50 + config.seed
 
-    monkeypatch.setattr(estimates, "_search", search)
+    monkeypatch.setattr(plan, "_search", search)
     return asked
 
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 
-from rowssl.bench.cell import NON_FINITE, REFUSED
-from rowssl.bench.checksums import FILE, DamagedError
+from rowssl.bench.cell import FILE, NON_FINITE, REFUSED, DamagedError
 from rowssl.bench.grid import Cell, Result, open_result, read_result
 from rowssl.bench.runners import Runner, open_runner
 from rowssl.core.console import bar, err

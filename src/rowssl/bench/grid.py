@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from rowssl.bench.checksums import DamagedError, check_files, read_facts, read_object
+from rowssl.bench.cell import DamagedError, check_files, read_facts, read_object
 from rowssl.config import MethodConfig, RunConfig, build_config, merge
 from rowssl.methods import method_options
 
