@@ -1,4 +1,4 @@
-"""Run the cells of a grid: what is finished stays, what was killed goes on, what fails is tried again and told.
+"""Run the cells of a grid: what is finished stays, what was killed goes on, what fails is tried again and reported.
 
 The trunk outputs of all data are computed here first, once; the processes of the cells then only read them.
 """

@@ -144,7 +144,7 @@ def _from_table(data: DataConfig, skipped: Collection[str] | None) -> Problem:
     known = np.unique(table.labels[table.labels >= 0])
     true = np.unique(table.truth[table.truth >= 0]) if table.truth is not None else known
     order = np.concatenate([known, np.setdiff1d(true, known)]).astype(np.int64)
-    place = np.full(len(table.class_names) + 1, -1, dtype=np.int64)  # the last entry answers for -1
+    place = np.full(len(table.class_names) + 1, -1, dtype=np.int64)  # the last entry is for label -1
     place[order] = np.arange(len(order))
     test = table.test
     return Problem(

@@ -265,7 +265,7 @@ def build_encoder(
     try:
         with torch.no_grad():
             shape = tuple(trunk(sample).shape[1:])
-    except Exception as error:  # a stranger's config.json may fit its weights and still make no network
+    except Exception as error:  # an untrusted config.json may fit its weights and still make no network
         raise InputError(f"encoder {spec} cannot work with {side} px pictures: {weights.one_line(error)}") from None
     head = parts.tail or AdapterTail(shape[0], width, seed=seed)
     out_dim = head.out_dim

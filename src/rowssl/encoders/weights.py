@@ -135,14 +135,14 @@ def one_line(said: object) -> str:
 
 
 def is_whole(value: Any, low: int, high: int) -> bool:
-    """An int, and no bool, within these limits: how a number that a stranger wrote is looked at before it is used."""
+    """An int, and no bool, within these limits: how a number of untrusted input is checked before it is used."""
     return type(value) is int and low <= value <= high
 
 
 # The parameters that tell the sizes of a ViT, and how many dimensions each has; the last two are not in every model.
 TELLING = {"cls_token": 3, "pos_embed": 3, "patch_embed.proj.weight": 4, "blocks.0.mlp.fc1.weight": 2, "norm.weight": 1}
 TELLING_IF_THERE = {"register_tokens": 3, "reg_token": 3}
-WIDEST, DEEPEST = 2**16, 512  # far more than any encoder has: to build more for a stranger would only take long
+WIDEST, DEEPEST = 2**16, 512  # far more than any encoder has: to build more for untrusted input would only take long
 
 
 @dataclass(frozen=True)
@@ -361,7 +361,7 @@ def infer_architecture(state: dict[str, Tensor], path: Path) -> Architecture:
 
 
 def _shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter, from a ViT of one block: all of them are alike, and a stranger may name many."""
+    """The shape of every parameter, from a ViT of one block: all of them are alike, and untrusted input may name many."""
     import torch
 
     from rowssl.encoders.vit import ViT
