@@ -24,6 +24,7 @@ REFUSED, NON_FINITE = 2, 3  # exit codes that another attempt would only repeat
 
 def run_cell(config: Path, out: Path, *, report: bool = False) -> None:
     """Train and judge; `cell.json`, written last, says that the cell is finished, what it was made from and what it left."""
+    from rowssl.api import write_report
     from rowssl.bench.checksums import write_facts
     from rowssl.bench.grid import Cell
     from rowssl.bench.sample import write_sample
@@ -34,10 +35,11 @@ def run_cell(config: Path, out: Path, *, report: bool = False) -> None:
         content = json.loads(config.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{config} cannot be read as a configuration.") from error
-    run = fit(build_config(content, str(config)), out, report=report)
+    run = fit(build_config(content, str(config)), out, whole=report, page=write_report)
     if run.evaluation is None:
         raise InputError(f"{run.problem.table.source} does not hold the true classes, so there is nothing to compare.")
     write_sample(run, out)
+    assert run.features is not None
     encoder = run.features.encoder
     facts: dict[str, Any] = {
         "identity": run.metrics["identity"],

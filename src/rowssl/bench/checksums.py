@@ -58,7 +58,7 @@ def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
 
 def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
     """`cell.json` of a cell all of whose other files are written."""
-    from rowssl.runs.files import SEALED
+    from rowssl.runs.run import SEALED
 
     files = [*(folder / name for name in SEALED), *sorted((folder / SAMPLE).glob("*"))]
     hashes = {file.relative_to(folder).as_posix(): sha256_of(file) for file in files if file.is_file()}

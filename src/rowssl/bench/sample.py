@@ -14,7 +14,7 @@ import numpy as np
 from rowssl.core.errors import InputError
 
 if TYPE_CHECKING:
-    from rowssl.runs.fit import Run
+    from rowssl.runs.run import Run
 
 FOLDER = "sample"
 CLASSES, ROWS = 10, 40  # of each kind, and of each class

@@ -9,12 +9,12 @@ import numpy as np
 from rowssl.report.classes import by_size, noun
 from rowssl.report.markup import compact, count, finite
 from rowssl.report.thumbnails import GRID, Pictures
+from rowssl.runs.layout import drawn
 
 if TYPE_CHECKING:
     from rowssl.report.page import ReportData
 
 UNITS = 10_000  # positions are whole numbers from 0 to this along the longer side
-MAP_ROWS = 50_000  # points on the map at the most: an even random choice where there are more rows
 
 
 def map_section(data: ReportData, pictures: Pictures) -> str:
@@ -29,7 +29,8 @@ def map_section(data: ReportData, pictures: Pictures) -> str:
         for key, title in modes
     )
     switch = '<label class="switch"><input type="checkbox" id="pictures"> Pictures</label>' if pictures.tile else ""
-    chosen = f"{MAP_ROWS:,} of " if len(data.row_names) > MAP_ROWS else ""
+    points = len(drawn(len(data.row_names)))
+    chosen = f"{points:,} of " if points < len(data.row_names) else ""
     label = f"Map of {chosen}{count(len(data.row_names), noun(pictures))}; arrow keys move it, plus and minus zoom."
     return (
         f'<div class="toolbar js" hidden><fieldset class="segments"><legend>Colour by</legend>{radios}</fieldset>'
@@ -70,13 +71,6 @@ def map_data(data: ReportData, pictures: Pictures) -> dict[str, Any]:
         "classes": [{"name": card.name, "known": bool(card.known)} for card in data.classes],
         "order": [position for position, _ in by_size(data)],
     }
-
-
-def drawn(rows: int) -> np.ndarray:
-    """The rows that have a point on the map, in order."""
-    if rows <= MAP_ROWS:
-        return np.arange(rows)
-    return np.sort(np.random.default_rng([1, rows]).choice(rows, MAP_ROWS, replace=False))
 
 
 def scale(values: list[float | None]) -> tuple[list[int | None], list[str]]:

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rowssl.report import layout as module
-from rowssl.report import scatter
 from rowssl.report.build import build_report
-from rowssl.report.layout import layout, principal
-from rowssl.runs import editing
-from rowssl.runs.run import open_run
+from rowssl.runs import layout as module
+from rowssl.runs.layout import layout, principal
+from rowssl.runs.run import Run
 
 
 def classes(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -56,9 +54,9 @@ def test_only_rows_that_are_drawn_are_placed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(module, "LAID_OUT", 120)
     x, _ = classes(400)
     whole, _ = layout(x)
-    monkeypatch.setattr(scatter, "MAP_ROWS", 150)
+    monkeypatch.setattr(module, "MAP_ROWS", 150)
     place, _ = layout(x)
-    shown = scatter.drawn(400)
+    shown = module.drawn(400)
     assert len(shown) == 150
     np.testing.assert_allclose(place[shown], whole[shown], rtol=1e-4, atol=1e-4)
     assert place.shape == whole.shape
@@ -89,11 +87,11 @@ def test_without_opentsne_it_is_pca(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_edit_moves_nothing_on_the_map(own_run: Path) -> None:
-    before = open_run(own_run)
+    before = Run.load(own_run)
     assert before.answers.place is not None
     assert before.facts["map"] in ("t-SNE", "PCA")
-    editing.split(own_run, "a", report=False)
-    after = open_run(own_run)
+    Run.load(own_run).split("a")
+    after = Run.load(own_run)
     np.testing.assert_array_equal(before.answers.place, after.answers.place)
-    shown = build_report(after, np.array([], dtype=np.int64)).positions
+    shown = build_report(after).positions
     np.testing.assert_array_equal(shown, before.answers.place)

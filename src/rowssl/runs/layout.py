@@ -8,13 +8,19 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from rowssl.report.scatter import drawn
-
+MAP_ROWS = 50_000  # points on the map at the most: an even random choice where there are more rows
 LAID_OUT = 2500  # rows that t-SNE arranges, which takes seconds; the others go beside those they resemble
 NEIGHBOURS = 3
 EARLY, ITERATIONS = 125, 250  # enough for classes to come apart at this size
 LEAST = 8  # rows
 PIECE = 16_384  # rows looked at together
+
+
+def drawn(rows: int) -> np.ndarray:
+    """The rows that have a point on the map, in order."""
+    if rows <= MAP_ROWS:
+        return np.arange(rows)
+    return np.sort(np.random.default_rng([1, rows]).choice(rows, MAP_ROWS, replace=False))
 
 
 def layout(feature: np.ndarray, *, seed: int = 0) -> tuple[np.ndarray, str]:
