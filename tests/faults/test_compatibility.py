@@ -57,7 +57,7 @@ def test_a_kept_run_can_be_opened(name: str, run: str) -> None:
     assert (stored.answers.confidence[labelled] == 1).all()
     assert stored.names.given is not None
     assert stored.names.given[0] == "zero"
-    assert (stored.evaluation is not None) == (run == "run")  # a folder of pictures knows no truth
+    assert bool(stored.evaluation) == (run == "run")  # a folder of pictures knows no truth
     assert [row["epoch"] for row in stored.curves] == list(range(1, 21))
 
 

@@ -109,7 +109,7 @@ def test_tables_report_and_stored_answers(ran: Run, tmp_path: Path) -> None:
 
 
 def test_numbers_of_the_protocol_are_about_unlabelled_rows(ran: Run) -> None:
-    assert ran.evaluation is not None
+    assert ran.evaluation
     assert ran.evaluation.confusion["train"].sum() == (ran.problem.targets < 0).sum()
     assert ran.metrics["user_tr_bacc"]["all"] == pytest.approx(100)
     assert json.loads(json.dumps(ran.metrics["weights"]))["user_tr_bacc"] == {"old": 3, "new": 2}

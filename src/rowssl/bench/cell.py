@@ -36,7 +36,7 @@ def run_cell(config: Path, out: Path, *, report: bool = False) -> None:
     except (OSError, ValueError) as error:
         raise InputError(f"{config} cannot be read as a configuration.") from error
     run = fit(build_config(content, str(config)), out, whole=report, page=write_report)
-    if run.evaluation is None:
+    if not run.evaluation:
         raise InputError(f"{run.problem.table.source} does not hold the true classes, so there is nothing to compare.")
     write_sample(run, out)
     assert run.features is not None

@@ -104,7 +104,7 @@ def fit(
     run = run_fit(run_config, out)
     if rank() != 0:
         return
-    if run.evaluation is not None:
+    if run.evaluation:
         print_metrics(run.metrics, console)
     print_trust(run.metrics, console)
     if run.metrics["problem"]:

@@ -41,7 +41,7 @@ class Frame:
         return need_pandas().DataFrame(self.rows, columns=list(self.columns))
 
     def __repr__(self) -> str:
-        rows = [list(self.columns), *([shown(value) for value in row] for row in self.rows[:SHOWN])]
+        rows = [list(self.columns), *self._cells()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         right = [all(_number(row[place]) for row in self.rows) for place in range(len(self.columns))]
         lines = [
@@ -53,6 +53,12 @@ class Frame:
         ]
         return "\n".join([*lines, *self._more()])
 
+    def _cells(self) -> list[list[str]]:
+        """The rows that are shown, as text; shares of one have two digits after the point, other numbers one."""
+        columns = list(zip(*self.rows, strict=True))
+        digits = [2 if all(abs(v) <= 1 for v in column if isinstance(v, float)) else 1 for column in columns]
+        return [[shown(value, n) for value, n in zip(row, digits, strict=True)] for row in self.rows[:SHOWN]]
+
     def _more(self) -> list[str]:
         return [f"and {len(self) - SHOWN:,} more"] if len(self) > SHOWN else []
 
@@ -61,10 +67,10 @@ class Frame:
         head = "".join(f"<th>{escape(name)}</th>" for name in self.columns) + ("<th></th>" if self.pictures else "")
         body = "".join(
             "<tr>"
-            + "".join(f"<td>{escape(shown(value))}</td>" for value in row)
+            + "".join(f"<td>{escape(cell)}</td>" for cell in row)
             + (f"<td>{self.pictures.get(place, '')}</td>" if self.pictures else "")
             + "</tr>"
-            for place, row in enumerate(self.rows[:SHOWN])
+            for place, row in enumerate(self._cells())
         )
         more = "".join(f"<p>{line}</p>" for line in self._more())
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
@@ -78,19 +84,13 @@ def need_pandas() -> Any:
         raise InputError("A DataFrame needs the package pandas: pip install pandas.") from None
 
 
-def shown(value: Any) -> str:
+def shown(value: Any, digits: int = 1) -> str:
     """A value as people read it."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return (
-        f"{value:.3g}"
-        if isinstance(value, float) and abs(value) < 1
-        else f"{value:.1f}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
 
 
 def _number(value: Any) -> bool:

@@ -43,9 +43,9 @@ def build_report(run: Run, *, title: str | None = None) -> ReportData:
         positions=principal(answers.feature) if answers.place is None else answers.place,
         thumbnail=lambda row: _picture(run, row),
         review=tuple(int(row) for row in run.review),
-        metrics=None if evaluation is None else _measured(evaluation),
+        metrics=_measured(evaluation) if evaluation else None,
         curves=run.curves or None,
-        confusion=None if evaluation is None else _confusion(evaluation),
+        confusion=_confusion(evaluation) if evaluation else None,
         class_names_truth=problem.class_names if evaluation else None,
         skipped=[(s.name, s.reason) for s in problem.table.skipped],
         profile_svg=problem.profile_svg,
@@ -62,7 +62,7 @@ def _card(run: Run, head: int, centres: np.ndarray, labelled: int, confidence: f
     rows = answers.rows_of(head)
     doubt = rows[np.argsort(answers.confidence[rows], kind="stable")[:SHOWN]]
     recall = matched = None
-    if evaluation is not None:
+    if evaluation:
         true = int(evaluation.user_class_of[head])  # a known class keeps its name
         if true >= 0:
             matched = run.problem.class_names[true]

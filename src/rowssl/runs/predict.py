@@ -130,6 +130,8 @@ class Predictions(Sequence[Prediction]):
         return len(self.predictions)
 
     def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return Predictions(self.names[place], self.predictions[place], self.skipped)
         return self.predictions[place]
 
     @property

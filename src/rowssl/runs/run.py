@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import sha256
+from html import escape
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ from rowssl.core.files import (
     write_directory,
     write_text,
 )  # fmt: skip
+from rowssl.core.frame import need_pandas
 from rowssl.core.text import printable
 from rowssl.data.images import Skipped
 from rowssl.data.problem import Problem, load_problem
@@ -46,6 +48,7 @@ from rowssl.evaluation import Evaluation, evaluate
 from rowssl.methods.heads import TEMPERATURE, CosineClassifier
 from rowssl.runs.answers import (
     Answers,
+    Classes,
     ClassIds,
     needs_review,
     under_law,
@@ -104,7 +107,7 @@ class Run:
     edits
         Renames, merges, splits and moves, and the classes they make.
     evaluation
-        How good the classes as edited are; None without a truth.
+        How good the classes as edited are; false, with None for every number, where the truth is not known.
     metrics, curves
         What the fit measured, as metrics.json and metrics.jsonl have it.
     seconds, facts
@@ -127,7 +130,7 @@ class Run:
     problem: Problem
     answers: Answers
     edits: Edits
-    evaluation: Evaluation | None
+    evaluation: Evaluation
     metrics: dict[str, Any]
     curves: list[dict[str, Any]]
     seconds: float
@@ -164,6 +167,41 @@ class Run:
         classes = self.edits.classes
         ids, given = tuple(one.id for one in classes), tuple(one.name for one in classes)
         return ClassIds(ids, sum(one.known for one in classes), None if given == ids else given)
+
+    @cached_property
+    def classes(self) -> Classes:
+        """Id, name, size and confidence of every class; `classes["cat"]` is one of them."""
+        return Classes(self.problem, self.answers, self.names)
+
+    def predictions(self) -> Any:
+        """What is said of every training row, as a pandas DataFrame with the columns of predictions.csv."""
+        ids, shown = np.array(self.names.ids, dtype=object), np.array(self.names.shown, dtype=object)
+        answers, targets = self.answers, self.problem.targets
+        issue = np.full(len(targets), -1) if answers.issue is None else answers.issue
+        columns: dict[str, Any] = {
+            "file": list(self.problem.table.names),
+            "class": ids[answers.head],
+            "name": shown[answers.head],
+            "kind": np.where(answers.head < self.names.n_old, "known", "novel"),
+            "confidence": answers.confidence,
+            "second": ids[answers.second],
+            "labelled": targets >= 0,
+            "label": np.where(targets >= 0, ids[targets], None),
+            "label_issue": np.where(issue >= 0, ids[issue], None),
+            "needs_review": np.isin(np.arange(len(targets)), self.review),
+        }
+        return need_pandas().DataFrame(columns)
+
+    def __repr__(self) -> str:
+        known = sum(one.known for one in self.classes)
+        place = f" in {self.folder}" if self.folder else ""
+        rows = f"{len(self.problem.table):,} rows of {self.problem.table.source or self.config.data.name}"
+        found = f"{len(self.classes)} classes, {known} of them known, by method {self.config.method.name}"
+        left = "".join(f"\n{problem}" for problem in self.unwritten)
+        return f"Run{place}: {rows}, {found}{left}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(repr(self))}</p>{self.classes._repr_html_()}"
 
     @property
     def history(self) -> list[str]:
@@ -311,7 +349,7 @@ class Run:
     def _write_readable(self, out: Path) -> None:
         """What people read: the tables and, where its pictures can be had, the report."""
         write_predictions(out / "predictions.csv", self.problem, self.answers, self.names, self.review)
-        write_classes(out / "classes.csv", self.problem, self.answers, self.names)
+        write_classes(out / "classes.csv", self.classes)
         if self.page is not None and not self.images:
             self.page(self, out / "report.html")
 
@@ -412,13 +450,13 @@ class Run:
 
 def judge(
     problem: Problem, answers: Answers, test: Answers | None, edits: Edits, reclustered: np.ndarray | None = None
-) -> Evaluation | None:
+) -> Evaluation:
     """Every number of the protocol for the classes of `edits`, when there is a truth to judge by.
 
     `problem` is as it was trained on; `reclustered` are clusters of the test rows by themselves.
     """
     if problem.truth is None:
-        return None
+        return Evaluation.without_truth()
     rows = problem.unlabelled()
     return evaluate(
         train_predicted=answers.head[rows],
@@ -537,7 +575,7 @@ def _read(folder: Path, images: bool) -> Run:
     answers = _labelled(_answers(rows), rows, problem, len(edits.class_ids))
     test = None if tested is None else _answers(tested)
     evaluation = judge(problem, answers, test, edits)
-    if evaluation is not None and isinstance(metrics.get(RECLUSTERED), dict):
+    if evaluation and isinstance(metrics.get(RECLUSTERED), dict):
         evaluation = replace(evaluation, metrics=evaluation.metrics | {RECLUSTERED: metrics[RECLUSTERED]})
     return Run(
         config, problem, answers, edits, evaluation, metrics, curves, facts["seconds"], facts["facts"], data,
