@@ -7,10 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rowssl.clustering import lloyd as module
-from rowssl.clustering.kmeans import kmeans
-from rowssl.clustering.lloyd import lloyd, nearest, nearest_again, sum_rows
-from rowssl.clustering.rows import Centred, Rows
+from rowssl.clustering import kmeans as module
+from rowssl.clustering.kmeans import Centred, Rows, kmeans, lloyd, nearest, nearest_again, sum_rows
 
 
 def rows_of(n: int, width: int = 6, seed: int = 0) -> Tensor:
@@ -92,7 +90,7 @@ def test_rows_are_added_to_their_cluster(count: int) -> None:
 
 
 def test_a_cluster_that_was_empty_is_where_its_row_is_and_all_others_follow() -> None:
-    """The row that fills it is given with a distance of 0; few centres move, so that only these are asked."""
+    """The row that fills it is given with a distance of 0; few centres move, so that only these are compared."""
     x = torch.cat([rows_of(400), torch.full((1, 6), 30.0)])
     start = torch.cat([x[:20], torch.full((1, 6), -50.0)])  # nothing is nearest to the last
     for steps in (1, 2, 3, 30):

@@ -1,4 +1,4 @@
-"""Large data are clustered from a sample; clusters that are the answer are asked of all rows to the end."""
+"""Large data are clustered from a sample; for clusters that are the answer, iterations over all rows go to the end."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import torch
 
 from rowssl.api import fit
 from rowssl.clustering import kmeans as module
-from rowssl.clustering import lloyd, rows
-from rowssl.clustering.constrained import semi_supervised_kmeans
-from rowssl.clustering.kmeans import assign, kmeans
+from rowssl.clustering.kmeans import assign, kmeans, semi_supervised_kmeans
 from rowssl.config import build_config
 from rowssl.data.feed import ArraySource, Feed
 from rowssl.encoders.tails import AdapterTail
@@ -22,12 +20,12 @@ from rowssl.runs.edits import Edits
 from runs.test_scale import mixture
 
 
-def sampling(monkeypatch: pytest.MonkeyPatch, close: float = lloyd.CLOSE) -> None:
+def sampling(monkeypatch: pytest.MonkeyPatch, close: float = module.CLOSE) -> None:
     """Treat 400 rows as very many."""
-    monkeypatch.setattr(rows, "SAMPLE_ROWS", 300)
-    monkeypatch.setattr(rows, "SAMPLE_ABOVE", 375)
+    monkeypatch.setattr(module, "SAMPLE_ROWS", 300)
+    monkeypatch.setattr(module, "SAMPLE_ABOVE", 375)
     monkeypatch.setattr(module, "FINE_EACH", 30)
-    monkeypatch.setattr(lloyd, "CLOSE", close)
+    monkeypatch.setattr(module, "CLOSE", close)
 
 
 def test_starts_from_a_sample_reach_the_same_inertia(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +77,7 @@ def test_clusters_that_are_the_answer_are_asked_to_the_end(how: str, monkeypatch
     free = torch.from_numpy(targets < 0)
     means = torch.stack([z[(answer == c) & (free if how == "gcd" and c else True)].mean(0) for c in range(9)])
     distance = (means - method.classifier.weight.detach()).norm(dim=1)
-    assert float(distance[1:].max()) < 0.02  # every novel class is at the mean of the rows that it answers for
+    assert float(distance[1:].max()) < 0.02  # every novel class is at the mean of its rows
 
 
 def test_test_rows_are_clustered_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,6 @@ from rowssl.training.loop import Optimisation, train
 METHODS: dict[str, tuple[type[Method], dict[str, Any]]] = {
     "dts-paper": (DTS, {"preset": "paper", "queue_size": 256}),
     "dts-official": (DTS, {"preset": "official", "queue_size": 256}),
-    "dts-resting": (DTS, {"queue_size": 96, "n_prototypes": 170, "n_neighbours": 3, "proto_init": "train"}),
     "simgcd": (SimGCD, {}),
     "orca": (ORCA, {}),
     "trssl": (TRSSL, {}),

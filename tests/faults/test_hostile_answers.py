@@ -36,7 +36,6 @@ ANSWERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "a path that is none": lambda facts, rows: facts["paths"].__setitem__(0, 7),
     "no reason": lambda facts, rows: facts.update(skipped=[["x"]]),
     "skipped nothing": lambda facts, rows: facts.update(skipped=None),
-    "picture of sizes": lambda facts, rows: facts.update(profile_svg=[1]),
     "no data": lambda facts, rows: facts.pop("data"),
     "data that are none": lambda facts, rows: facts.update(data={"x": 1}),
     "facts that are none": lambda facts, rows: facts.update(facts=[1]),
@@ -60,7 +59,7 @@ def test_any_text_of_a_stranger_is_text_in_the_report(own_run: Path) -> None:
     tensors, facts = read_directory(own_run / "answers")
     facts["names"] = [f"{NASTY}{i}" for i in range(len(facts["names"]))]
     facts |= {"source": NASTY, "skipped": [[NASTY, NASTY]], "facts": {NASTY: NASTY, "n": 1}}
-    facts["profile_svg"] = f'<svg onload="document.title = 1"><script>{NASTY}</script></svg>'
+    facts["class_names"] = [f"{i}{NASTY}" for i in range(len(facts["class_names"]))]
     write_directory(own_run / "answers", tensors, facts)
     Run.load(own_run).rename("a", NASTY[:200])
     with within(megabytes=400):

@@ -95,7 +95,7 @@ def bench(
     from rowssl.bench.write import write_results
     from rowssl.core.console import err
     from rowssl.core.console import out as console
-    from rowssl.report.markup import count
+    from rowssl.report.format import count
 
     outcome = run_cells(cells, out / "runs", workers=workers, on=on, report=reports)
     rows = write_results(outcome, out)

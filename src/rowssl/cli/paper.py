@@ -181,7 +181,7 @@ def _tell(made: Sequence[Reproduced], failures: Sequence[Failure], index: Path) 
     from rowssl.core.console import err
     from rowssl.core.console import out as console
     from rowssl.paper.verdicts import summary
-    from rowssl.report.markup import count
+    from rowssl.report.format import count
 
     for one in made:
         console.print(

@@ -21,10 +21,9 @@ from rowssl.core.distributed import gather
 from rowssl.core.errors import InputError
 from rowssl.data.feed import Batch, Feed
 from rowssl.methods import losses
-from rowssl.methods.base import Method, Step, projector_sizes
+from rowssl.methods.base import Method, Step, check_choice, projector_sizes, teacher_temperature
 from rowssl.methods.heads import CosineClassifier, contrastive_head
-from rowssl.methods.readout import check_choice, read_out
-from rowssl.methods.schedules import teacher_temperature
+from rowssl.methods.kmeans import read_out
 
 READOUTS = ("kmeans", "semi_kmeans", "classifier")
 PRIORS = ("rank", "matched", "oracle")

@@ -9,9 +9,9 @@ from torch import nn
 from rowssl.core import distributed
 from rowssl.data.feed import Batch, Feed
 from rowssl.methods import losses
-from rowssl.methods.base import Method, Step, projector_sizes
+from rowssl.methods.base import Method, Step, check_choice, projector_sizes
 from rowssl.methods.heads import contrastive_head
-from rowssl.methods.readout import READOUTS, check_choice, read_out
+from rowssl.methods.kmeans import READOUTS, read_out
 
 
 class GCD(Method):

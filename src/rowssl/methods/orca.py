@@ -14,9 +14,7 @@ from torch import Tensor, nn
 
 from rowssl.data.feed import Batch, Feed
 from rowssl.methods import losses
-from rowssl.methods.base import Method, Step, joined
-from rowssl.methods.class_prior import HeadPrior
-from rowssl.methods.readout import check_choice
+from rowssl.methods.base import HeadPrior, Method, Step, check_choice, joined
 
 EQUAL = 1e-6  # cosines that differ by less differ by rounding
 

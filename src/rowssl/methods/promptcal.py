@@ -21,10 +21,9 @@ from rowssl.core.distributed import gather
 from rowssl.data.feed import Batch, Feed
 from rowssl.encoders.prompts import prompted
 from rowssl.methods import losses
-from rowssl.methods.base import Method, Step, projector_sizes
+from rowssl.methods.base import Method, MomentumCopy, Queue, Step, check_choice, projector_sizes
 from rowssl.methods.heads import contrastive_head
-from rowssl.methods.readout import READOUTS, check_choice, read_out
-from rowssl.methods.state import MomentumCopy, Queue
+from rowssl.methods.kmeans import READOUTS, read_out
 
 ROUNDING = 1e-5  # relative
 

@@ -10,10 +10,8 @@ from torch import nn
 
 from rowssl.data.feed import Batch, Feed
 from rowssl.methods import losses
-from rowssl.methods.base import Method, Step, projector_sizes
+from rowssl.methods.base import Method, Step, check_choice, cosine, projector_sizes, teacher_temperature
 from rowssl.methods.heads import Projector
-from rowssl.methods.readout import check_choice
-from rowssl.methods.schedules import cosine, teacher_temperature
 from rowssl.methods.start import STARTS, start_classifier
 
 

@@ -18,15 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rowssl.clustering.constrained import semi_supervised_kmeans
-from rowssl.clustering.kmeans import kmeans
+from rowssl.clustering.kmeans import kmeans, semi_supervised_kmeans
 from rowssl.clustering.tree import free_clusters, ward_tree, weighted_ward_tree
 from rowssl.core import distributed
 from rowssl.data.feed import Feed, Remembered, Source
 from rowssl.encoders.tails import AdapterTail
 from rowssl.methods.base import Method, joined, seeded_rows
 from rowssl.methods.heads import TEMPERATURE
-from rowssl.methods.readout import BEYOND
+from rowssl.methods.kmeans import BEYOND
 from rowssl.methods.rehearsal import (
     Confidence,
     Fold,
@@ -204,7 +203,7 @@ def plain_centroids(x: Tensor, target: Tensor, n_old: int, n_classes: int, seed:
 
 
 def nearest_centroid(x: Tensor, centroids: Tensor) -> Tensor:
-    """The centroid with the largest cosine, (N,); a direction of zero is nobody's."""
+    """The centroid with the largest cosine, (N,); a direction of zero is never the nearest."""
     gone = torch.where(centroids.norm(dim=1) > 0, 0.0, -2.0)
     parts = [torch.addmm(gone, part.float(), centroids.T).argmax(1) for part in x.split(PIECE)]
     return torch.cat(parts)

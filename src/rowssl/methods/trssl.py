@@ -17,9 +17,7 @@ from rowssl.core.distributed import gather, share
 from rowssl.core.errors import InputError
 from rowssl.data.feed import Batch, Feed
 from rowssl.methods import losses
-from rowssl.methods.base import Method, Step
-from rowssl.methods.readout import check_choice
-from rowssl.methods.state import MomentumCopy
+from rowssl.methods.base import Method, MomentumCopy, Step, check_choice
 
 
 class TRSSL(Method):

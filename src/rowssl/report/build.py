@@ -48,7 +48,7 @@ def build_report(run: Run, *, title: str | None = None) -> ReportData:
         confusion=_confusion(evaluation) if evaluation else None,
         class_names_truth=problem.class_names if evaluation else None,
         skipped=[(s.name, s.reason) for s in problem.table.skipped],
-        profile_svg=problem.profile_svg,
+        sizes=run.trained.problem.class_sizes(),
         trust=run.metrics,
     )
 

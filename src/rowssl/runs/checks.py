@@ -81,7 +81,6 @@ def check_answers(
     wrong += ["facts"] if not isinstance(facts.get("facts"), dict) else []
     sealed = {"config.json", "metrics.json", "metrics.jsonl"}
     wrong += ["files"] if not isinstance(files, dict) or not set(files) <= sealed else []
-    wrong += ["profile_svg"] if not isinstance(facts.get("profile_svg"), str | None) else []
     wrong += ["source"] if not _texts([facts.get("source")]) else []
     wrong += ["seconds"] if not isinstance(facts.get("seconds"), int | float) else []
     limits = {

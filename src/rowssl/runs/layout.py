@@ -1,4 +1,4 @@
-"""Where the rows lie on the map: t-SNE where openTSNE is installed, else the first two principal components."""
+"""Where the rows lie on the map: t-SNE, which starts from the first two principal components."""
 
 from __future__ import annotations
 
@@ -33,12 +33,9 @@ def layout(feature: np.ndarray, *, seed: int = 0) -> tuple[np.ndarray, str]:
     spread = float(flat.std(0).max()) if len(flat) else 0.0
     if len(feature) < LEAST or spread < 1e-6:  # too few rows, or all of them alike
         return flat, "PCA"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from openTSNE import TSNE
-    except ImportError:
-        return flat, "PCA"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from openTSNE import TSNE
     rows = np.arange(len(feature))
     if len(rows) > LAID_OUT:
         rows = np.sort(np.random.default_rng([seed, 61]).choice(rows, LAID_OUT, replace=False))

@@ -569,7 +569,7 @@ def _read(folder: Path, images: bool) -> Run:
     tested = {name: column.numpy() for name, column in tensors["test"].items()} if "test" in tensors else None
     problem = Problem(
         table, rows["target"].astype(np.int64), tuple(facts["class_names"]), facts["n_old"],
-        truth=rows["truth"].astype(np.int64) if "truth" in rows else None, profile_svg=facts["profile_svg"],
+        truth=rows["truth"].astype(np.int64) if "truth" in rows else None,
         test_truth=None if tested is None else tested["truth"].astype(np.int64),
     )  # fmt: skip
     answers = _labelled(_answers(rows), rows, problem, len(edits.class_ids))
@@ -705,7 +705,6 @@ def _save_answers(path: Path, run: Run) -> None:
         "skipped": [[one.name, one.reason] for one in table.skipped],
         "class_names": list(problem.class_names),
         "n_old": problem.n_old,
-        "profile_svg": problem.profile_svg,
         "facts": run.facts,
         "seconds": run.seconds,
         "data": run.data.model_dump(mode="json"),

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from html import escape
-from importlib.resources import files
 from typing import Annotated, Any, BinaryIO, Literal
 
 from fastapi import Depends, FastAPI, Query, Request
@@ -21,6 +19,8 @@ from starlette.routing import Route
 from rowssl import __version__
 from rowssl.core.errors import ImageError, InputError
 from rowssl.data.images import MAX_PIXELS
+from rowssl.report.charts import palette_css
+from rowssl.report.templating import source, templates
 from rowssl.runs.folder import Busy
 from rowssl.runs.predict import Layout
 from rowssl.runs.run import Run, Stale, Terms
@@ -261,28 +261,24 @@ def _refusals(app: FastAPI) -> None:
 
 def _page(app: FastAPI) -> None:
     """The page, its script and style from the package, and a list of the endpoints."""
-    folder = files("rowssl.serve")
+    found = templates("rowssl.serve")
     kinds = {"page.html": "text/html", "page.js": "text/javascript", "page.css": "text/css"}
     for name, kind in kinds.items():
-        content = partial(Response, folder.joinpath(name).read_bytes(), media_type=f"{kind}; charset=utf-8")
+        text = found.get_template(name).render() if name == "page.html" else source(name, "rowssl.serve")
+        text = palette_css() + text if name == "page.css" else text
+        content = partial(Response, text.encode(), media_type=f"{kind}; charset=utf-8")
         place = "/" if name == "page.html" else f"/{name}"
         app.router.routes.append(Route(place, partial(_same, content), include_in_schema=False))
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        rows = "".join(
-            f"<tr><td><code>{escape(method.upper())}</code></td><td><code>{escape(path)}</code></td>"
-            f"<td>{escape(about.get('summary', ''))}</td></tr>"
-            for path, methods in app.openapi()["paths"].items()
+        paths = app.openapi()["paths"].items()
+        rows = [
+            (method.upper(), path, about.get("summary", ""))
+            for path, methods in paths
             for method, about in methods.items()
-        )
-        return HTMLResponse(
-            '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-            '<title>rowssl: the API</title><link rel="icon" href="data:,">'
-            '<link rel="stylesheet" href="/page.css"><main><h1>The API</h1>'
-            '<p class="lead">Bodies and answers are in <a href="/openapi.json">openapi.json</a>; '
-            f'<a href="/">back to the page</a>.</p><div class="scroll"><table class="api">{rows}</table></div></main></html>'
-        )
+        ]
+        return HTMLResponse(found.get_template("api.html").render(endpoints=rows))
 
 
 async def _same(content: Callable[..., Response], _: Request) -> Response:

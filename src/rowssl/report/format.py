@@ -1,27 +1,12 @@
-"""Small pieces of HTML that are safe with any text: every string that comes from data passes through here."""
+"""Numbers and names in the few characters that a page, a picture or a line of text has for them."""
 
 from __future__ import annotations
 
-import html
-import json
 import math
 from typing import Any
 
 DASH = "–"
 NAME_LENGTH = 26  # what fits under a thumbnail on two lines; the end of a path says more than its beginning
-
-
-def escape(text: object) -> str:
-    """Text for an element or a quoted attribute."""
-    return html.escape(str(text), quote=True)
-
-
-def json_for_script(value: Any) -> str:
-    """JSON that cannot end its `<script>` element, whatever the strings inside it say."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
 
 
 def finite(value: Any) -> float | None:
@@ -53,6 +38,11 @@ def decimal(value: Any, digits: int = 2) -> str:
     return DASH if number is None else f"{number:.{digits}f}"
 
 
+def thousands(number: int) -> str:
+    """`1,234`."""
+    return f"{number:,}"
+
+
 def compact(value: float) -> str:
     """A number of any size in a few characters, for axes."""
     if 0 < abs(value) < 0.001:
@@ -62,25 +52,8 @@ def compact(value: float) -> str:
 
 
 def short(name: str, length: int = NAME_LENGTH) -> str:
-    """The end of a long name, escaped: `…/rare/img_0042.jpg`."""
-    return escape(name if len(name) <= length else "…" + name[-(length - 1) :])
-
-
-def chip(known: bool) -> str:
-    """The small mark that says known or novel in words as well as in colour."""
-    word = "known" if known else "novel"
-    return f'<span class="chip {word}">{word}</span>'
-
-
-def section(identifier: str, title: str, body: str, lead: str = "") -> str:
-    """One titled part of the page; nothing when the body is empty."""
-    if not body:
-        return ""
-    lead = f'<p class="lead">{lead}</p>' if lead else ""
-    return (
-        f'<section id="{identifier}" aria-labelledby="{identifier}-title">'
-        f'<h2 id="{identifier}-title">{title}</h2>{lead}{body}</section>\n'
-    )
+    """The end of a long name: `…/rare/img_0042.jpg`."""
+    return name if len(name) <= length else "…" + name[-(length - 1) :]
 
 
 def clean(text: str) -> str:

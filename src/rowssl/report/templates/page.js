@@ -32,13 +32,12 @@ document.addEventListener("click", (event) => { if (event.target.closest('a[href
 reveal();
 
 // The map.
-const data = JSON.parse(one("#data").textContent), canvas = one("#map-canvas");
+const canvas = one("#map-canvas");
 if (!canvas) return;
+const data = JSON.parse(one("#data").textContent), palette = data.palette, ramp = data.ramp;
 const tip = one("#tip"), legend = one("#map-legend"), pictures = one("#pictures"), paint = canvas.getContext("2d");
 const rows = data.x.length, widest = largest(data.x), tallest = largest(data.y);
 const full = new Set(data.full), rank = new Map(data.order.map((position, i) => [position, i]));
-const palette = ["#4a7fb5", "#d98032", "#5a9e6f", "#c75b5b", "#8b73b3", "#a0785a", "#cf7fb0", "#8a9099", "#b3a43a", "#45a5b5"];
-const ramp = ["#c2410c", "#dd8f3d", "#b9ac86", "#6f9fb5", "#3b6fc4"];
 const measure = () => ({w: canvas.clientWidth, h: canvas.clientHeight});
 let view = {zoom: 1, x: 0, y: 0}, size = measure(), colours = [], mode = "class", only = -1, pinned = -1, queued = false;
 const sheets = [];
@@ -47,11 +46,11 @@ function largest(values) { return values.reduce((a, b) => Math.max(a, b), 1); }
 const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 function classColour(position) {
   const i = rank.get(position);
-  if (i === undefined) return "#8a9099";
+  if (i === undefined) return data.none;
   return i < palette.length ? palette[i] : `hsl(${(i * 137.5) % 360} ${[45, 60][i % 2]}% ${[48, 60, 54][i % 3]}%)`;
 }
 function rampColour(value) {
-  if (value === null) return "#8a9099";
+  if (value === null) return data.none;
   const at = Math.min(.9999, Math.max(0, value / 100)) * (ramp.length - 1), i = Math.floor(at);
   const part = (hex, k) => parseInt(hex.slice(1 + 2 * k, 3 + 2 * k), 16);
   const mix = (k) => Math.round(part(ramp[i], k) + (at - i) * (part(ramp[i + 1], k) - part(ramp[i], k)));
@@ -60,7 +59,7 @@ function rampColour(value) {
 function recolour() {
   const kind = {true: token("--known"), false: token("--novel")};
   const of = {class: (i) => classColour(data.class[i]), confidence: (i) => rampColour(data.confidence[i]),
-    known: (i) => kind[data.classes[data.class[i]]?.known] ?? "#8a9099", tailedness: (i) => rampColour(data.tailedness[i])}[mode];
+    known: (i) => kind[data.classes[data.class[i]]?.known] ?? data.none, tailedness: (i) => rampColour(data.tailedness[i])}[mode];
   colours = Array.from({length: rows}, (_, i) => of(i));
   legend.replaceChildren();
   const add = (tag, text, colour, ring) => {

@@ -11,8 +11,10 @@ from rich.console import Console
 
 from rowssl.data.split_file import Split
 from rowssl.data.splits import make_split
-from rowssl.report.profiles import COLOURS, class_sizes, print_profiles, profile_svg
+from rowssl.report.charts import PALETTE
+from rowssl.report.profiles import class_sizes, print_sizes, size_picture
 
+COLOURS = {"labelled": PALETTE["known"][0], "known": PALETTE["known-pale"][0], "novel": PALETTE["novel"][0]}
 SVG = "{http://www.w3.org/2000/svg}"
 LABELS = np.repeat(np.arange(100), 500)
 NAMES = [f"class {i}" for i in range(100)]
@@ -30,14 +32,14 @@ def bars(svg: str) -> dict[str, list[tuple[str, float]]]:
 
 def printed(split: Split, labels: np.ndarray, width: int = 110, encoding: str = "utf-8") -> str:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    print_profiles(split, labels, Console(file=stream, width=width))
+    print_sizes(class_sizes(split, labels, NAMES), len(split.test), Console(file=stream, width=width))
     stream.flush()
     return stream.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
 
 
 def test_mismatch_is_seen_as_two_slopes() -> None:
     split = make_split(LABELS, dataset="cifar100", gamma=100, prior="mismatch")
-    svg = profile_svg(split, LABELS, NAMES)
+    svg = size_picture(class_sizes(split, LABELS, NAMES))
     by_colour = bars(svg)
     labelled, known, novel = (by_colour[COLOURS[kind]] for kind in ("labelled", "known", "novel"))
     assert (len(labelled), len(known), len(novel)) == (50, 50, 50)
@@ -53,7 +55,8 @@ def test_mismatch_is_seen_as_two_slopes() -> None:
 
 def test_small_ratio_has_a_linear_axis_and_class_names() -> None:
     labels = np.repeat(np.arange(4), [10, 8, 6, 5])
-    svg = profile_svg(make_split(labels, protocol="longtail"), labels, ["cat", "a <b> & \x00c", "eel\n", "x" * 80])
+    names = ["cat", "a <b> & \x00c", "eel\n", "x" * 80]
+    svg = size_picture(class_sizes(make_split(labels, protocol="longtail"), labels, names))
     assert "log scale" not in svg
     texts = [element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
     assert "cat" in texts
@@ -66,7 +69,7 @@ def test_small_ratio_has_a_linear_axis_and_class_names() -> None:
 def test_natural_sizes_are_drawn_from_large_to_small() -> None:
     labels = np.repeat(np.arange(40), np.random.default_rng(0).permutation(np.arange(2, 42)))
     split = make_split(labels, protocol="longtail")
-    svg = profile_svg(split, labels, NAMES)
+    svg = size_picture(class_sizes(split, labels, NAMES))
     for kind in ("labelled", "novel"):
         heights = [height for _, height in bars(svg)[COLOURS[kind]]]
         assert heights == sorted(heights, reverse=True)
@@ -76,7 +79,7 @@ def test_natural_sizes_are_drawn_from_large_to_small() -> None:
 @pytest.mark.parametrize("setting", ["ssl", "ncd"])
 def test_empty_parts_are_said(setting: str) -> None:
     split = make_split(LABELS, dataset="cifar100", setting=setting)
-    svg = profile_svg(split, LABELS, NAMES)
+    svg = size_picture(class_sizes(split, LABELS, NAMES))
     assert ("no unlabelled images" in svg) == (setting == "ncd")
     assert len(bars(svg)[COLOURS["novel"]]) == (0 if setting == "ssl" else 50)
     assert ("unlabelled, novel" in printed(split, LABELS)) == (setting == "ncd")
@@ -84,8 +87,8 @@ def test_empty_parts_are_said(setting: str) -> None:
 
 def test_class_sizes() -> None:
     split = make_split(LABELS, dataset="cifar100", gamma=10)
-    labelled, unlabelled = class_sizes(split, LABELS)
-    assert (labelled.sum(), unlabelled.sum(), labelled[50:].sum()) == (4903, 14733, 0)
+    sizes = class_sizes(split, LABELS, NAMES)
+    assert (sizes.labelled.sum(), sizes.unlabelled.sum(), sizes.labelled[50:].sum()) == (4903, 14733, 0)
 
 
 @pytest.mark.parametrize("width", [20, 60, 80, 200])

@@ -1,54 +1,40 @@
-"""The map of all rows: its frame as HTML, and its points as the small numbers from which `page.js` draws it."""
+"""The map of all rows: its frame, and its points as the small numbers from which `page.js` draws it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from markupsafe import Markup
 
-from rowssl.report.classes import by_size, noun
-from rowssl.report.markup import compact, count, finite
+from rowssl.report import charts
+from rowssl.report.format import compact, count, finite
+from rowssl.report.templating import draw
 from rowssl.report.thumbnails import GRID, Pictures
-from rowssl.runs.layout import drawn
+from rowssl.runs import layout
 
 if TYPE_CHECKING:
     from rowssl.report.page import ReportData
 
+TITLE, LEAD, ORDER = "Map", "Neighbours on the map look alike to the model.", 20
 UNITS = 10_000  # positions are whole numbers from 0 to this along the longer side
 
 
-def map_section(data: ReportData, pictures: Pictures) -> str:
-    """The frame of the map; the script draws it."""
+def render(data: ReportData, pictures: Pictures) -> Markup:
+    """The frame and the points; nothing without positions."""
     if data.positions is None or not len(data.row_names):
-        return ""
+        return Markup()
     modes = [("class", "Class"), ("known", "Known or novel"), ("confidence", "Confidence")]
     modes += [("tailedness", "Tailedness")] if data.row_tailedness is not None else []
-    radios = "".join(
-        f'<label><input type="radio" name="colour" value="{key}"{" checked" if key == "class" else ""}>'
-        f"<span>{title}</span></label>"
-        for key, title in modes
-    )
-    switch = '<label class="switch"><input type="checkbox" id="pictures"> Pictures</label>' if pictures.tile else ""
-    points = len(drawn(len(data.row_names)))
-    chosen = f"{points:,} of " if points < len(data.row_names) else ""
-    label = f"Map of {chosen}{count(len(data.row_names), noun(pictures))}; arrow keys move it, plus and minus zoom."
-    return (
-        f'<div class="toolbar js" hidden><fieldset class="segments"><legend>Colour by</legend>{radios}</fieldset>'
-        f'<div class="tools">{switch}<span class="zoom">'
-        '<button type="button" data-zoom="0.625" aria-label="Zoom out">−</button>'
-        '<button type="button" data-zoom="1.6" aria-label="Zoom in">+</button>'
-        '<button type="button" data-zoom="0">Reset</button></span></div></div>'
-        f'<div class="map js" hidden><canvas id="map-canvas" tabindex="0" role="img" aria-label="{label}"></canvas>'
-        '<div id="tip" role="status" hidden></div></div><div id="map-legend" class="js" hidden></div>'
-        "<noscript><p>The map needs JavaScript; everything else on this page works without it.</p></noscript>"
-    )
+    rows = len(data.row_names)
+    chosen = f"{layout.MAP_ROWS:,} of " if rows > layout.MAP_ROWS else ""
+    label = f"Map of {chosen}{count(rows, pictures.noun)}; arrow keys move it, plus and minus zoom."
+    return draw("sections/map.html", modes=modes, pictures=pictures, label=label, points=points(data, pictures))
 
 
-def map_data(data: ReportData, pictures: Pictures) -> dict[str, Any]:
-    """What the script needs to draw the map; nothing when there is no map."""
-    if data.positions is None or not len(data.row_names):
-        return {}
-    rows = drawn(len(data.row_names))
+def points(data: ReportData, pictures: Pictures) -> dict[str, Any]:
+    """What the script needs to draw the map."""
+    rows = layout.drawn(len(data.row_names))
     place = np.nan_to_num(np.asarray(data.positions, dtype=np.float64)[rows, :2], posinf=0, neginf=0)
     place -= place.min(axis=0)
     place = np.rint(place * (UNITS / max(float(place.max()), 1e-12))).astype(int)
@@ -69,7 +55,10 @@ def map_data(data: ReportData, pictures: Pictures) -> dict[str, Any]:
         "tile": [pictures.tile.get(row, -1) for row in rows.tolist()] if pictures.tile else [],
         "grid": GRID,
         "classes": [{"name": card.name, "known": bool(card.known)} for card in data.classes],
-        "order": [position for position, _ in by_size(data)],
+        "order": [position for position, _ in data.by_size()],
+        "palette": charts.CLASSES,
+        "ramp": charts.RAMP,
+        "none": charts.NO_CLASS,
     }
 
 
