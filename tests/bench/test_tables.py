@@ -10,8 +10,21 @@ import pytest
 
 from rowssl.bench import published
 from rowssl.bench.charts import bars_svg
-from rowssl.bench.results import COLUMNS, Entry, Row, Section, summarise, to_csv
-from rowssl.bench.tables import MAIN, column_marks, comparison_table, escape, latex_table, markdown_table, marks
+from rowssl.bench.results import (
+    COLUMNS,
+    MAIN,
+    Entry,
+    Row,
+    Section,
+    column_marks,
+    comparison_table,
+    escape,
+    latex_table,
+    markdown_table,
+    marks,
+    summarise,
+    to_csv,
+)
 from rowssl.config import DataConfig
 
 SECTION = Section("bench", "CIFAR-100-LT", "100", "match", "rowssl", "resnet50 96 px")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from rowssl.bench.cell import CLASSES, ROWS, sample_rows
 from rowssl.bench.engine import Failure
-from rowssl.bench.sample import CLASSES, ROWS, sample_rows
 from rowssl.core.errors import InputError
 from rowssl.data.class_lists import BACON_IMAGENET100_SIZES, BACON_IMAGENET100_SYNSETS
 from rowssl.data.feed import ArraySource, Feed
@@ -19,7 +19,7 @@ from rowssl.data.table import Table
 from rowssl.encoders.tails import AdapterTail
 from rowssl.methods import build_method
 from rowssl.methods.density import neighbour_density
-from rowssl.paper import data_sets
+from rowssl.paper import spec
 from rowssl.paper.catalogue import ITEMS
 from rowssl.paper.plan import Settings, choose, planned
 from rowssl.paper.run import write_item
@@ -38,7 +38,7 @@ def table(classes: int, images: int, names: tuple[str, ...] | None = None) -> Ta
 
 @pytest.mark.parametrize(
     ("data", "known"),
-    [(data_sets.MATCH, 10), (data_sets.MISMATCH, 10), (data_sets.SPLIT_1, 16), (data_sets.BALANCED, 10)],
+    [(spec.MATCH, 10), (spec.MISMATCH, 10), (spec.SPLIT_1, 16), (spec.BALANCED, 10)],
 )
 def test_small_subsets(data, known) -> None:
     train_table, test_table = table(100, 60), table(100, 30)
@@ -57,7 +57,7 @@ def test_small_subsets(data, known) -> None:
 
 def test_a_table_that_is_too_small_is_refused() -> None:
     with pytest.raises(InputError, match="needs 4 images"):
-        small_split(data_sets.MATCH, table(100, 3), table(100, 3))
+        small_split(spec.MATCH, table(100, 3), table(100, 3))
 
 
 def test_mismatched_imagenet_has_bacons_sizes_and_reversed_unlabelled_ones() -> None:

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rowssl.data.split_file import Split
-from rowssl.data.splits import make_split
+from rowssl.data.splits import Split, make_split
 from rowssl.report.charts import PALETTE
 from rowssl.report.profiles import class_sizes, print_sizes, size_picture
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rowssl.bench.results import Column, Section
-from rowssl.bench.tables import Entries, present
+from rowssl.bench.results import Column, Entries, Section, present
 from rowssl.report.charts import Bar, bars
 
 # All in grey, known classes in blue, novel ones in orange; frequent classes darker than rare ones.

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rowssl.api import method_name, settings_of
 from rowssl.bench.engine import Failure, run_cells
 from rowssl.bench.grid import grid
-from rowssl.bench.results import Column, Row, result_rows, summarise
-from rowssl.bench.tables import MAIN, present
+from rowssl.bench.results import MAIN, Column, Row, present, result_rows, summarise
 from rowssl.core.errors import InputError
 from rowssl.core.frame import Frame, need_pandas
 

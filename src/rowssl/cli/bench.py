@@ -41,9 +41,6 @@ def bench(
         int | None, typer.Option(help="Cached views per image, by the epochs if not given; 0: on the fly.")
     ] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder of the trunk cache [$ROWSSL_CACHE].")] = None,
-    cache_workers: Annotated[
-        int | None, typer.Option("--cache-workers", help="Processes that fill the trunk cache [1].")
-    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs [200, fewer for large data].")] = None,
     config: Annotated[list[Path] | None, typer.Option(help="YAML file with any of the options (repeatable).")] = None,
     overrides: Annotated[
@@ -70,7 +67,7 @@ def bench(
     given: dict[str, Any] = {
         **_data_keys(data, prior, gamma, data_root), "data.protocol": protocol, "data.known": parse_known(known),
         "encoder.name": encoder, "encoder.tail": tail, "encoder.image_size": image_size, "encoder.views": views,
-        "encoder.cache": cache, "encoder.cache_workers": cache_workers, "train.epochs": epochs,
+        "encoder.cache": cache, "train.epochs": epochs,
         "classes": parse_classes(classes),
     }  # fmt: skip
     lay_over(content, given, overrides or [])
@@ -92,7 +89,7 @@ def bench(
         _show_plan(cells, out / "runs", workers)
         return
     from rowssl.bench.engine import run_cells
-    from rowssl.bench.write import write_results
+    from rowssl.bench.results import write_results
     from rowssl.core.console import err
     from rowssl.core.console import out as console
     from rowssl.report.format import count
@@ -188,8 +185,7 @@ def _show_results(rows: Sequence[Row]) -> None:
     """Means of All, Old and New in the terminal; the files hold the rest."""
     from rich.table import Table
 
-    from rowssl.bench.results import summarise
-    from rowssl.bench.tables import MAIN, MISSING, shown
+    from rowssl.bench.results import MAIN, MISSING, shown, summarise
     from rowssl.core.console import out as console
 
     metrics = list(dict.fromkeys(metric for metric, _ in MAIN))

@@ -48,9 +48,6 @@ def fit(
         int | None, typer.Option(help="Cached views per image, by the epochs if not given; 0: on the fly.")
     ] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder of the trunk cache [$ROWSSL_CACHE].")] = None,
-    cache_workers: Annotated[
-        int | None, typer.Option("--cache-workers", help="Processes that fill the trunk cache [1].")
-    ] = None,
     method: Annotated[str | None, typer.Option(help=METHOD_HELP)] = None,
     classes: Annotated[
         str | None, typer.Option(help="Number of classes, auto (estimated) or oracle (the truth's).")
@@ -86,7 +83,7 @@ def fit(
         "data.prior": prior, "data.known": parse_known(known), "data.max_bad": max_bad, "encoder.name": encoder,
         "encoder.tail": tail,
         "encoder.image_size": image_size, "encoder.views": views, "encoder.cache": cache,
-        "encoder.cache_workers": cache_workers, "method.name": method,
+        "method.name": method,
         "classes": parse_classes(classes), "train.epochs": epochs,
         "train.batch_size": batch_size, "train.lr": lr, "seed": seed, "train.device": device,
         "train.time_limit": time_limit, "method.options.tune": False if quick else None,

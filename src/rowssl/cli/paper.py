@@ -32,9 +32,6 @@ def reproduce(
         int | None, typer.Option(help="Cached views per image, by the epochs if not given; 0: on the fly.")
     ] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder of the trunk cache [$ROWSSL_CACHE].")] = None,
-    cache_workers: Annotated[
-        int | None, typer.Option("--cache-workers", help="Processes that fill the trunk cache [1].")
-    ] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds [0,1,2; small: 0].")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs [200, fewer for large data; small: 20].")] = None,
     scale: Annotated[str, typer.Option(help="full, or small: 20 classes, few images, in minutes.")] = "full",
@@ -63,7 +60,7 @@ def reproduce(
     settings = Settings(
         out=out, seeds=tuple(several(seeds, int, "--seeds")) or SEEDS[scale], scale=scale,
         data_root=None if data_root is None else str(data_root), encoder=encoder, image_size=image_size, tail=tail, views=views,
-        cache=None if cache is None else str(cache), epochs=epochs, preset=preset, cache_workers=cache_workers,
+        cache=None if cache is None else str(cache), epochs=epochs, preset=preset,
     )  # fmt: skip
     items = choose(names or ["all"], ITEMS)
     if show:
@@ -83,7 +80,7 @@ def reproduce(
 def _readable(items: Sequence[Item], settings: Settings, *, skip: bool) -> list[Item]:
     """Items whose data are at hand. One that was asked for by name is an error without them; `all` goes on without it."""
     from rowssl.core.console import err
-    from rowssl.paper.listing import missing_data
+    from rowssl.paper.plan import missing_data
 
     absent = missing_data(items, settings)
     kept: list[Item] = []
@@ -112,7 +109,7 @@ def _show_list(items: Sequence[Item], settings: Settings, workers: int | None) -
     from rowssl.bench.runners import at_once
     from rowssl.core.console import clock
     from rowssl.core.console import out as console
-    from rowssl.paper.listing import cost, listed, results_of
+    from rowssl.paper.plan import cost, listed, results_of
 
     found = listed(items, settings)
     table = Table(box=None, pad_edge=False, padding=(0, 1))
@@ -153,8 +150,7 @@ def _show_cells(items: Sequence[Item], settings: Settings, workers: int | None) 
     from rowssl.bench.runners import at_once
     from rowssl.core.console import clock
     from rowssl.core.console import out as console
-    from rowssl.paper.listing import cost
-    from rowssl.paper.plan import planned
+    from rowssl.paper.plan import cost, planned
 
     plans = [plan for item in items for plan in planned(item, settings, estimate=False)]
     lines: dict[str, tuple[str, list[str]]] = {}

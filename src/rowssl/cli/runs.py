@@ -44,7 +44,7 @@ def predict(
     from rowssl.core.console import bar, err
     from rowssl.core.console import out as console
     from rowssl.runs.classifier import Classifier
-    from rowssl.runs.predict import CsvWriter, Layout, csv_line, open_inputs, predict_inputs
+    from rowssl.runs.predict import Layout, csv_file, csv_line, open_inputs, predict_inputs
 
     file_to_write(out, "--out")
     plain = out is None and not console.is_terminal  # in a pipe the answers are CSV
@@ -56,8 +56,8 @@ def predict(
     good = bad = far = unsure = 0
     if plain:
         print(csv_line(layout.columns))
-    file = nullcontext() if out is None else CsvWriter(out, layout.columns)
-    with bar("predicting", total) as progress, file as writer:
+    file = nullcontext() if out is None else csv_file(out, layout.columns)
+    with bar("predicting", total) as progress, file as write:
         for name, answer in predict_inputs(model, inputs, top=top):
             progress.advance()
             if isinstance(answer, str):
@@ -67,8 +67,8 @@ def predict(
                 continue
             good, far, unsure = good + 1, far + answer.far, unsure + layout.abstains(answer)
             row = layout.cells(name, answer)
-            if writer is not None:
-                writer.write(row)
+            if write is not None:
+                write(row)
             elif plain:
                 print(csv_line(row))
             elif good <= SHOWN:

@@ -78,8 +78,7 @@ def load_problem(data: DataConfig, *, skipped: Collection[str] | None = None) ->
 
 def _from_benchmark(data: DataConfig) -> Problem:
     from rowssl.data.benchmarks import load_benchmark
-    from rowssl.data.split_file import Split
-    from rowssl.data.splits import make_split
+    from rowssl.data.splits import Split, make_split
 
     assert data.name is not None
     train, test = load_benchmark(data.name, data.data_root, variant=data.variant)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rowssl.core.errors import InputError
+from rowssl.core.files import sha256_of
 from rowssl.encoders import weights
 from rowssl.encoders.convnet import ConvNet
 from rowssl.encoders.tails import AdapterTail, Frozen
@@ -180,7 +181,7 @@ def _open_vit(spec: str, tail: str, image_size: int | None, sha256: str | None) 
             f"encoder `{spec}` is neither a file or folder nor one of {', '.join(weights.PUBLISHED)}, "
             "efficientnet_lite0, identity, gradients, pixels, convnet, hf:<name or folder>"
         )
-    elif sha256 is not None and weights.file_sha256(path) != sha256.lower():
+    elif sha256 is not None and sha256_of(path) != sha256.lower():
         raise InputError(f"{path} does not have sha256 {sha256}")
     else:
         vit = weights.load_vit(path)

@@ -27,8 +27,7 @@ from rowssl.encoders.base import IMAGENET_MEAN, IMAGENET_STD, Parts, Preprocessi
 from rowssl.encoders.resnet import load_resnet
 from rowssl.encoders.tails import Pool, StageTail
 from rowssl.encoders.vit import Block, LastBlocks, in_parts
-from rowssl.encoders.weight_files import check_values, is_whole, one_line, stored_sizes
-from rowssl.encoders.weights import DEEPEST, hub_answers, verify
+from rowssl.encoders.weights import DEEPEST, check_values, hub_answers, is_whole, one_line, stored_sizes, verify
 
 # Supported kinds; every one can have an adapter, the first a `stage` tail, the second (not DINOv3) a `blocks` tail.
 CONVOLUTIONAL = {"resnet", "convnext", "convnextv2"}

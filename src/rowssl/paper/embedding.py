@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rowssl.bench.sample import read_sample
+from rowssl.bench.cell import read_sample
 
 PERPLEXITY = 30.0
 

@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from rowssl.bench.cell import CLASSES, ROWS, read_sample
 from rowssl.bench.charts import bars_svg
 from rowssl.bench.results import Row
-from rowssl.bench.sample import CLASSES, ROWS, read_sample
 from rowssl.paper.page import displayed, shortened
 from rowssl.paper.plan import Settings, data_content
-from rowssl.paper.rows import SMALL, Finished, PaperNumbers, shown_method
 from rowssl.paper.spec import Item, profile_name
+from rowssl.paper.verdicts import SMALL, Finished, PaperNumbers, shown_method
 from rowssl.report.charts import SERIES, Cloud, Curve, lines, scatter
 from rowssl.report.profiles import size_picture
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from rowssl.core.text import printable
 from rowssl.data.check import CheckReport
 from rowssl.data.profiles import ClassSizes
-from rowssl.data.split_file import Split
+from rowssl.data.splits import Split
 from rowssl.report.charts import PALETTE, histogram, ranking
 from rowssl.report.format import count
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rowssl.core.errors import InputError
 from rowssl.encoders.base import parse_tail
-from rowssl.encoders.weight_files import is_whole
+from rowssl.encoders.weights import is_whole
 
 LONGEST = 4096  # characters of a class id
 LONGEST_TAIL = 64  # characters of `adapter:WIDTH` and the like

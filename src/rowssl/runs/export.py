@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from rowssl.core.errors import ImageError, InputError
+from rowssl.core.files import replacing
 from rowssl.data.views import LONGEST
 from rowssl.encoders.base import Encoder
 from rowssl.encoders.vit import ViT
@@ -81,9 +81,7 @@ def export_onnx(model: Classifier, path: str | Path) -> Exported:
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder: give the name of the file to write, such as {path / 'model.onnx'}.")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
         temporary.touch()  # a folder that cannot be written to is noticed before the work
         with bar("exporting", CHECKED) as progress:
             written = _convert(model)
@@ -95,12 +93,6 @@ def export_onnx(model: Classifier, path: str | Path) -> Exported:
                 _compare(model, session, inputs[begin:end])
                 progress.advance(to=end)
         size = temporary.stat().st_size
-        os.replace(temporary, path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
     return Exported(path, size, CHECKED, real)
 
 

@@ -38,9 +38,8 @@ from rowssl.runs.edits import Edits
 from rowssl.runs.folder import alone
 from rowssl.runs.run import Page, Run, absolute, judge
 from rowssl.runs.warm_start import open_start
-from rowssl.training.checkpoints import Checkpoints
+from rowssl.training.checkpoints import Checkpoints, refuse_another, run_identity
 from rowssl.training.features import Features, open_features
-from rowssl.training.identity import identities, refuse_another
 from rowssl.training.log import EpochLog
 from rowssl.training.loop import Optimisation, train
 from rowssl.training.plan import learning_rate, schedule
@@ -114,10 +113,9 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, whole: bo
         method.kept = Kept(method, held, problem.targets[held]).to(device)
     beginning = [] if start is None else [start.digest]
     facts = [problem.table.fingerprint(), features.encoder.fingerprint, str(classes), *beginning]
-    own = identities(config, feed, features.views, *facts)
-    finished = refuse_another(out, own)
-    identity = (finished if method.trains else None) or own[0]  # what is not trained is another one in another version
-    curves, scores = run_training(method, feed, config, problem, out, identity, own) if method.trains else ([], None)
+    identity = run_identity(config, feed, features.views, *facts)
+    refuse_another(out, identity)
+    curves, scores = run_training(method, feed, config, problem, out, identity) if method.trains else ([], None)
 
     def as_it_is() -> Run:
         """The run with the model that the method now is."""
@@ -326,7 +324,7 @@ def threads_for(size: int) -> Iterator[None]:
 
 
 def run_training(
-    method: Method, feed: Feed, config: RunConfig, problem: Problem, out: Path | None, identity: str, older: list[str]
+    method: Method, feed: Feed, config: RunConfig, problem: Problem, out: Path | None, identity: str
 ) -> tuple[list[dict[str, Any]], Tensor | None]:
     """The loop with a progress bar; one line of metrics.jsonl per epoch, kept in step with the checkpoints.
 
@@ -355,7 +353,7 @@ def run_training(
         progress.move(steps / feed.steps_per_epoch)
 
     with reused_blocks(), conditions, shown as progress:
-        kept: dict[str, Any] = {"checkpoints": checkpoints, "identity": identity, "older": older}
+        kept: dict[str, Any] = {"checkpoints": checkpoints, "identity": identity}
         for epoch in train(method, feed, options, **kept, watch=watch):
             row: dict[str, Any] = epoch.row()
             if epoch.number % config.train.evaluate_every == 0 or epoch.number == epoch.of:

@@ -9,15 +9,16 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
 
 from rowssl.core.errors import ImageError, InputError
+from rowssl.core.files import replacing
 from rowssl.core.frame import Frame
 from rowssl.core.memory import reused_blocks
 from rowssl.core.text import printable
@@ -227,46 +228,13 @@ class Layout:
         return row + [""] * (len(self.columns) - len(row))  # where there are fewer classes than were asked for
 
 
-class CsvWriter:
-    """A CSV file that grows with the answers and appears whole or not at all."""
-
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        if not path.name:  # the root, or "."
-            raise InputError(f"{path} cannot be written: it is a folder.")
-        self.path, self.columns = path, columns
-        self.temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-
-    def __enter__(self) -> CsvWriter:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.temporary.unlink(missing_ok=True)  # never through a link that somebody put there
-            self.file = open(self.temporary, "w", newline="", encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"{self.path} cannot be written: {error.strerror or error}.") from error
-        self.writer = csv.writer(self.file, lineterminator="\n")
-        self.writer.writerow(self.columns)
-        return self
-
-    def write(self, row: list[str]) -> None:
-        """One more row."""
-        try:
-            self.writer.writerow(row)
-        except OSError as error:
-            raise InputError(f"{self.path} cannot be written: {error.strerror or error}.") from error
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.file.flush()
-            os.fsync(self.file.fileno())
-            self.file.close()
-            if kind is None:
-                os.replace(self.temporary, self.path)
-        except OSError as failure:
-            raise InputError(f"{self.path} cannot be written: {failure.strerror or failure}.") from failure
-        finally:
-            self.temporary.unlink(missing_ok=True)
+@contextmanager
+def csv_file(path: Path, columns: Sequence[str]) -> Iterator[Callable[[Sequence[str]], object]]:
+    """A CSV file that grows row by row, with what writes a row, and that appears whole or not at all."""
+    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        yield writer.writerow
 
 
 def csv_line(row: Sequence[str]) -> str:

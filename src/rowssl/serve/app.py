@@ -18,10 +18,10 @@ from starlette.routing import Route
 
 from rowssl import __version__
 from rowssl.core.errors import ImageError, InputError
+from rowssl.core.files import Busy
 from rowssl.data.images import MAX_PIXELS
 from rowssl.report.charts import palette_css
 from rowssl.report.templating import source, templates
-from rowssl.runs.folder import Busy
 from rowssl.runs.predict import Layout
 from rowssl.runs.run import Run, Stale, Terms
 from rowssl.serve.schemas import Answer, ClassPage, Edited, Embedding, Health, Merge, Move, Overview, Problem, Rename

@@ -101,17 +101,13 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
 
 
 def parse_lines(content: bytes) -> tuple[list[dict[str, Any]], list[int]]:
-    """The lines that are whole, without their checksums, and the numbers of those that are not.
-
-    Files of earlier versions have no checksums: then a line is whole if it can be read.
-    """
+    """The lines that are whole, without their checksums, and the numbers of those that are not."""
     rows, damaged = list[dict[str, Any]](), list[int]()
-    checked = f'"{CHECK}"'.encode() in content
     for number, line in enumerate(content.splitlines(), start=1):
         try:
             row = json.loads(line)
             said = row.pop(CHECK, None)
-            whole = isinstance(row["epoch"], int) and (said == checksum(row) or not checked)
+            whole = isinstance(row["epoch"], int) and said == checksum(row)
         except (ValueError, KeyError, TypeError, AttributeError):
             whole = False
         if whole:
