@@ -232,6 +232,16 @@ def test_what_cannot_be_is_one_sentence(tmp_path: Path, asked: dict[str, object]
         rowssl.fit(write_blobs(tmp_path / "x.npz"), **asked)  # type: ignore[arg-type]
 
 
+def test_a_fit_goes_on_from_a_run_and_its_corrections(run: rowssl.Run, tmp_path: Path) -> None:
+    corrected = run.rename("novel-01", "six").relabel({"row 3": "six", "row 9": "six"})
+    again = rowssl.fit(tmp_path / "x.npz", tmp_path / "again", start=corrected)
+    assert again.metrics["method"] == "kmeans"
+    assert again.classes["six"].known
+    assert again.classes["six"].labelled == 2
+    with pytest.raises(InputError, match="save it first"):
+        rowssl.fit(tmp_path / "x.npz", start=rowssl.fit(tmp_path / "x.npz", method="kmeans", classes=6))
+
+
 def test_count(tmp_path: Path) -> None:
     found = rowssl.count(write_blobs(tmp_path / "x.npz"), only=["hidden"])
     assert found.used.low <= found.used.best <= found.used.high

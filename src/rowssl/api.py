@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rowssl.config import RunConfig, build_config, lay_over, merge
+from rowssl.config import RunConfig, build_config, flatten, lay_over, merge
 from rowssl.core.errors import InputError
 from rowssl.runs.run import Run
 
@@ -33,7 +33,7 @@ def fit(
     out: str | os.PathLike[str] | None = None,
     *,
     labels: Any = None,
-    method: str | type[Method] = "auto",
+    method: str | type[Method] | None = None,
     options: Mapping[str, Any] | None = None,
     start: Run | str | os.PathLike[str] | None = None,
     problem: Problem | None = None,
@@ -51,9 +51,9 @@ def fit(
     labels
         A CSV file with some labels; for an array one label per row, with None, NaN, -1 or an empty text where there is none.
     method, options
-        One of `METHODS`, or a class of your own; its options by their names.
+        One of `METHODS` [auto], or a class of your own; its options by their names.
     start
-        A run to go on from: its weights, and the corrections made in it as labels.
+        A run to go on from, as `rowssl fit --from` does it: its options, its weights, and the corrections made in it as labels.
     problem
         Takes the place of `data`'s rows, for data that are in memory already.
     settings
@@ -63,15 +63,25 @@ def fit(
 
     config = data if isinstance(data, RunConfig) else None
     if config is None:
-        content, given = settings_of(data, labels, settings)
-        problem = problem or given
-        content["method"] = {"name": method_name(method), "options": dict(options or {})}
-        if start is not None:
-            content["start"] = os.fspath(start.folder or "") if isinstance(start, Run) else os.fspath(start)
-            if not content["start"]:
-                raise InputError("start= takes a run that is kept in a folder: save it first.")
+        given, rows = settings_of(data, labels, settings)
+        problem = problem or rows
+        content = {} if start is None else _continued(start)
+        for keys, value in flatten(given):
+            merge(content, keys, value)
+        if method is not None or options is not None or start is None:
+            content["method"] = {"name": method_name(method or "auto"), "options": dict(options or {})}
         config = build_config(content)
     return train(config, None if out is None else Path(out), problem=problem, page=write_report)
+
+
+def _continued(start: Run | str | os.PathLike[str]) -> dict[str, Any]:
+    """The options of a run that another one goes on from."""
+    from rowssl.runs.warm_start import continued_content
+
+    folder = start.folder if isinstance(start, Run) else Path(start)
+    if folder is None:
+        raise InputError("start= takes a run that is kept in a folder: save it first.")
+    return continued_content(folder, with_data=False)
 
 
 def load(run: str | Path, *, images: bool = True, encoder: str | None = None, device: str = "cpu") -> Run:
