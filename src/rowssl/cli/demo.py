@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rowssl.api import fit
 from rowssl.config import build_config
 from rowssl.core.console import out
 from rowssl.evaluation import print_metrics
 from rowssl.report.terminal import print_trust
-from rowssl.runs.fit import fit
 
 STORY = (
     "Handwritten digits. 0-4 have a few labels, 5-9 have none; class sizes are long-tailed, and what is rare among the "

@@ -92,16 +92,16 @@ def fit(
     run_config = build_config(content, " + ".join(map(str, config)) if config else "options")
     check_tail(run_config.encoder.tail)
 
+    from rowssl.api import fit as run_fit
     from rowssl.core.console import out as console
     from rowssl.core.distributed import rank
     from rowssl.evaluation import print_metrics
     from rowssl.report.terminal import print_trust
-    from rowssl.runs.fit import fit as run_fit
 
     run = run_fit(run_config, out)
     if rank() != 0:
         return
-    if run.evaluation is not None:
+    if run.evaluation:
         print_metrics(run.metrics, console)
     print_trust(run.metrics, console)
     if run.metrics["problem"]:
