@@ -12,23 +12,33 @@ from rowssl.clustering.assignment import hungarian
 from rowssl.clustering.kmeans import kmeans
 from rowssl.core import distributed
 from rowssl.data.feed import Feed
-from rowssl.methods.base import Method
+from rowssl.methods.base import Method, option
 
 
 class KMeans(Method):
     """Cluster labelled and unlabelled rows together; labels only tell which cluster to call which known class."""
 
+    name: ClassVar[str] = "kmeans"
+    label: ClassVar[str] = "k-means"
+
     trains: ClassVar[bool] = False
 
-    def __init__(self, tail: nn.Module, *, n_init: int = 10, max_iter: int = 300, **common: Any) -> None:
-        super().__init__(tail, **common)
-        self.n_init, self.max_iter = n_init, max_iter
+    class Options(Method.Options):
+        """Hyper-parameters of k-means."""
+
+        n_init: int = option(10, "starts of the k-means that reads the classes out")
+        max_iter: int = option(300, "rounds of each start at the most")
+
+    options: Options
+
+    def __init__(self, tail: nn.Module, **arguments: Any) -> None:
+        super().__init__(tail, **arguments)
 
     @torch.no_grad()
     def finish(self, feed: Feed) -> None:
         """Centroids of unit features become the classifier; the clusters of known classes come first."""
         features = self.unit_features(feed)
-        rules: dict[str, Any] = {"seed": self.seed, "n_init": self.n_init, "max_iter": self.max_iter}
+        rules: dict[str, Any] = {"seed": self.seed, "n_init": self.options.n_init, "max_iter": self.options.max_iter}
         found = kmeans(features, self.n_classes, **rules, to_the_end=True, progress=distributed.rank() == 0)
         order = known_first(found.labels.cpu(), feed.targets.cpu(), self.n_old, self.n_classes)
         self.classifier.set_centroids(found.centers[order])

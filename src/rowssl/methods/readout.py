@@ -10,20 +10,11 @@ from torch import Tensor
 from rowssl.clustering.constrained import semi_supervised_kmeans
 from rowssl.clustering.kmeans import kmeans
 from rowssl.core import distributed
-from rowssl.core.errors import InputError
 from rowssl.data.feed import Feed
 from rowssl.methods.base import Method
 from rowssl.methods.kmeans import known_first
 
-READOUTS = ("kmeans", "semi_kmeans")
 BEYOND = 4.0  # length of a centroid that no unit feature is nearest to
-
-
-def check_choice(option: str, value: str, choices: tuple[str, ...]) -> str:
-    """The value, if it is one of the choices."""
-    if value not in choices:
-        raise InputError(f"Option {option} must be one of {', '.join(choices)}, not '{value}'.")
-    return value
 
 
 @torch.no_grad()
