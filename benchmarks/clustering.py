@@ -1,4 +1,4 @@
-"""k-means, semi-supervised k-means and evaluation at scale, against scikit-learn and faiss.
+"""k-means, semi-supervised k-means and evaluation at scale, against scikit-learn.
 
     python benchmarks/clustering.py                        # 10k, 100k, 1M points x 384; k = 100 and 1,000
     python benchmarks/clustering.py --rows 10971 --width 2048 --k 100 --n-init 3
@@ -6,13 +6,11 @@
 
 Points are drawn around long-tailed Gaussian centres; `--features FILE.npz` takes the key `embeddings` of a file instead. Every
 case is a process of its own with the same points, threads, number of starts, largest number of iterations and tolerance; all
-seed by greedy k-means++ (faiss, which has none, begins at ours; it also stands there as it comes, random starts and its own
-sample of the points: where its inertia is within 1 % it counts, with the search that labels the points, which the others do
-as well; without it, it says "centres only"). Two questions: `whole` is a call as a user makes it; `start` gives the same centres
+seed by greedy k-means++. Two questions: `whole` is a call as a user makes it; `start` gives the same centres
 to all and asks for the iterations and the labels. Inertia is measured in the same way for all. Memory is the peak above the
 imports, as a multiple of the points' size. The contestants take turns, and the medians of their seconds and memory count; what
 takes longer than `--limit` is ended. Semi-supervised k-means (half of the classes known, half of their rows labelled) has no
-counterpart in the two libraries: its time stands beside their plain one. `to the end` is how methods cluster whose clusters are the
+counterpart in scikit-learn: its time stands beside the plain one. `to the end` is how methods cluster whose clusters are the
 answer: on large data, too, all points are asked until the tolerance or the largest number of iterations is reached.
 """
 
@@ -27,16 +25,13 @@ import sys
 import tempfile
 import time
 import warnings
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 OURS = "rowssl"
-PLAIN_FAISS = "faiss, its defaults"  # random start, 25 iterations, at most 256 points for each centre
-CENTRES_ONLY = f"{PLAIN_FAISS}, centres only"
 TO_THE_END, SEMI = "rowssl, to the end", "rowssl semi-supervised"
-CASES = (OURS, TO_THE_END, SEMI, "scikit-learn lloyd", "scikit-learn elkan", "faiss", PLAIN_FAISS, CENTRES_ONLY)
+CASES = (OURS, TO_THE_END, SEMI, "scikit-learn lloyd", "scikit-learn elkan")
 EVALUATION_SECONDS = 2.0
 LONG = 10.0  # seconds; what takes longer is not repeated
 
@@ -62,15 +57,10 @@ def child(options: argparse.Namespace) -> None:
     import torch
     from threadpoolctl import threadpool_limits
 
-    from rowssl.clustering.constrained import semi_supervised_kmeans
-    from rowssl.clustering.kmeans import assign, kmeans
+    from rowssl.clustering.kmeans import assign, kmeans, semi_supervised_kmeans
     from rowssl.core.memory import peak_memory
 
     torch.set_num_threads(options.threads)
-    if options.case.startswith("faiss"):
-        import faiss
-
-        faiss.omp_set_num_threads(options.threads)
     small = np.random.default_rng(0).standard_normal((256, 8), dtype=np.float32)
     kmeans(small, 4, n_init=1)  # the first call of a library pays for its start
     sklearn.cluster.KMeans(4, n_init=1).fit(small)
@@ -88,22 +78,6 @@ def child(options: argparse.Namespace) -> None:
         elif options.case == SEMI:
             result = semi_supervised_kmeans(x, targets, k, **shared)
             centres, iterations = result.centers.numpy(), result.n_iter
-        elif options.case in (PLAIN_FAISS, CENTRES_ONLY):
-            model = faiss.Kmeans(x.shape[1], k, nredo=options.n_init, seed=0)
-            model.train(x)
-            if options.case == PLAIN_FAISS:
-                model.index.search(x, 1)
-            centres, iterations = model.centroids, model.cp.niter
-        elif options.case == "faiss":
-            if start is None:
-                result = kmeans(x, k, backend="faiss", **shared)
-                centres, iterations = result.centers.numpy(), result.n_iter
-            else:
-                most = {"min_points_per_centroid": 1, "max_points_per_centroid": len(x)}
-                model = faiss.Kmeans(x.shape[1], k, niter=options.max_iter, **most)
-                model.train(x, init_centroids=start)
-                model.index.search(x, 1)  # the labels, which all others end with
-                centres, iterations = model.centroids, options.max_iter
         else:
             how = options.case.split()[-1]
             init = "k-means++" if start is None else start
@@ -185,8 +159,7 @@ def in_turns(options: argparse.Namespace, points: Path, kind: str, k: int) -> di
     cases = [
         case for case in (CASES[:4] if options.quick else CASES)
         if case not in options.skip
-        and not (case in (TO_THE_END, SEMI, PLAIN_FAISS, CENTRES_ONLY) and kind == "start")
-        and not (case.startswith("faiss") and find_spec("faiss") is None)  # it is an optional backend
+        and not (case in (TO_THE_END, SEMI) and kind == "start")
     ]  # fmt: skip
     found: dict[str, dict[str, float] | None] = {}
     turns: dict[str, list[dict[str, float]]] = {case: [] for case in cases}

@@ -29,6 +29,11 @@ TESTS = {
         "tests/methods/test_gcd.py",
         "tests/methods/test_simgcd.py",
     ],
+    "methods._kernels": [
+        "tests/methods/test_class_losses.py",
+        "tests/methods/test_queue_loss.py",
+        "tests/methods/test_density.py",
+    ],
     "methods.density": ["tests/methods/test_density.py"],
     "evaluation": [
         "tests/test_evaluation.py",

@@ -26,7 +26,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rowssl.core import distributed
-from rowssl.core.matmul import fast_products
 from rowssl.data.feed import ArraySource, FeatureAugmentation, Feed
 from rowssl.encoders.tails import AdapterTail
 from rowssl.encoders.vit import ViT, split_vit, vit_architecture
@@ -69,9 +68,8 @@ def worker(options: argparse.Namespace) -> None:
     for step in range(options.warm + options.steps):
         began = time.perf_counter()
         batch = feed.batch(step)
-        with fast_products():
-            found = method.loss(batch)
-            torch.stack(list(found.losses.values())).sum().backward()
+        found = method.loss(batch)
+        torch.stack(list(found.losses.values())).sum().backward()
         distributed.sum_gradients(parameters)
         optimiser.step()
         optimiser.zero_grad()

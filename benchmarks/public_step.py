@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from rowssl.encoders.vit import Attention, ViT
 from rowssl.methods import losses
+from rowssl.methods.base import teacher_temperature
 from rowssl.methods.dts import DTS
-from rowssl.methods.schedules import teacher_temperature
 
 
 class WrittenOut(Attention):

@@ -29,7 +29,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rowssl.core.matmul import fast_products
 from rowssl.core.memory import reused_blocks
 from rowssl.data.feed import ArraySource, FeatureAugmentation, Feed
 from rowssl.data.table import read_table
@@ -88,9 +87,8 @@ class Training:
         """Seconds of the next step."""
         began = time.perf_counter()
         batch = self.feed.batch(self.next)
-        with fast_products():
-            found = self.method.loss(batch)
-            torch.stack(list(found.losses.values())).sum().backward()
+        found = self.method.loss(batch)
+        torch.stack(list(found.losses.values())).sum().backward()
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.method.after_step(batch, found)
@@ -227,11 +225,9 @@ def time_steps(files: dict[int, Path], many_file: Path, few: int, many: int, ste
     low, ratio, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     print(
         f"\na step at {many:,} classes takes {ratio:.2f} of one at {few} (at most {STEP_RATIO}; median of {len(ratios)} "
-        f"turns of {TURN} steps, the middle half {low:.2f} to {high:.2f})"
+        f"turns of {TURN} steps, the middle half {low:.2f} to {high:.2f})\n",
+        flush=True,
     )
-    method = trainings[str(many)].method
-    assert isinstance(method, DTS)
-    print(f"prototypes that rest: {method.resting.count:,} of {many:,}\n", flush=True)
 
 
 def time_fits(files: dict[int, Path], few: int, many: int, options: argparse.Namespace) -> None:

@@ -27,7 +27,6 @@ import torch
 from public_step import PublicStep
 from torch import Tensor, nn
 
-from rowssl.core.matmul import fast_products
 from rowssl.core.memory import peak_memory
 from rowssl.data.feed import Batch
 from rowssl.encoders.vit import Architecture, ViT, split_vit, vit_architecture
@@ -89,9 +88,8 @@ class OurStep:
 
     def step(self, views: tuple[Tensor, Tensor], target: Tensor) -> None:
         batch = self.batch(views, target)
-        with fast_products():
-            found = self.method.loss(batch)
-            torch.stack(list(found.losses.values())).sum().backward()
+        found = self.method.loss(batch)
+        torch.stack(list(found.losses.values())).sum().backward()
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.method.after_step(batch, found)

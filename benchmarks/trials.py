@@ -31,7 +31,7 @@ from sklearn.cluster import AgglomerativeClustering, KMeans
 from sklearn.linear_model import LogisticRegression
 
 from rowssl.clustering.assignment import hungarian
-from rowssl.clustering.constrained import semi_supervised_kmeans
+from rowssl.clustering.kmeans import semi_supervised_kmeans
 from rowssl.config import build_config
 from rowssl.core.memory import peak_memory
 from rowssl.data.problem import Problem

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from rowssl.clustering import assignment, constrained
+from rowssl.clustering import assignment
 from rowssl.clustering import kmeans as module
-from rowssl.clustering import rows as row_module
 from rowssl.clustering.assignment import hungarian, knn, sinkhorn
-from rowssl.clustering.constrained import semi_supervised_kmeans
-from rowssl.clustering.kmeans import assign, kmeans
+from rowssl.clustering.kmeans import assign, kmeans, semi_supervised_kmeans
 from rowssl.core.errors import InputError
 
 
@@ -75,8 +73,8 @@ def test_same_seed_same_result_and_a_run_does_not_depend_on_the_others() -> None
 def test_more_data_than_one_chunk_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     x = blobs(700, spread=2.0)
     whole, nearest = kmeans(x, 8, n_init=3), assign(x, x[:8])
-    monkeypatch.setattr(constrained, "_SEED_CELLS", 1)
-    monkeypatch.setattr(row_module, "BLOCK_CELLS", 8)
+    monkeypatch.setattr(module, "_SEED_CELLS", 1)
+    monkeypatch.setattr(module, "BLOCK_CELLS", 8)
     parts = kmeans(x, 8, n_init=3)
     assert torch.equal(whole.labels, parts.labels)
     assert whole.inertia == pytest.approx(parts.inertia, rel=1e-6)
@@ -126,7 +124,6 @@ def test_an_empty_cluster_moves_to_the_farthest_point() -> None:
         (lambda x: kmeans(x, 0), "k=0"),
         (lambda x: kmeans(x, 2, n_init=0), "n_init"),
         (lambda x: kmeans(x, 2, init=x[:3]), "init must be 2 x 2"),
-        (lambda x: kmeans(x, 2, backend="magic"), "magic"),
         (lambda x: kmeans(x[:, 0], 2), "matrix"),
         (lambda x: kmeans(np.where(x > 8, np.nan, x), 2), "row 4 of x"),
         (lambda x: assign(x, x[:, :1]), "columns"),
@@ -141,13 +138,6 @@ def test_an_empty_cluster_moves_to_the_farthest_point() -> None:
 def test_mistakes_are_named(call: Callable[[np.ndarray], object], word: str) -> None:
     with pytest.raises(InputError, match=word):
         call(np.arange(10, dtype=np.float32).reshape(5, 2))
-
-
-def test_faiss_backend_reaches_the_same_inertia() -> None:
-    pytest.importorskip("faiss")
-    x = blobs(600, 10, 16)
-    ours, theirs = kmeans(x, 10, n_init=2, tol=0.0), kmeans(x, 10, n_init=2, backend="faiss")
-    assert theirs.inertia == pytest.approx(ours.inertia, rel=1e-3)
 
 
 def naive_semi_supervised(x: np.ndarray, targets: np.ndarray, start: np.ndarray, max_iter: int, tol: float) -> tuple:
@@ -177,9 +167,7 @@ def test_semi_supervised_agrees_with_a_naive_reference(seed: int) -> None:
     targets[:3] = [0, 1, 2]
     free = torch.from_numpy(x[targets < 0])
     means = np.stack([x[targets == c].mean(0) for c in range(3)])
-    rows = constrained.plus_plus(
-        free, free.square().sum(1), 3, seed=seed, runs=4, trials=1, base=torch.from_numpy(means)
-    )
+    rows = module.plus_plus(free, free.square().sum(1), 3, seed=seed, runs=4, trials=1, base=torch.from_numpy(means))
     runs = [naive_semi_supervised(x, targets, np.concatenate([means, free[r].numpy()]), 100, 1e-4) for r in rows]
     inertia, labels, centers = min(runs, key=lambda run: run[0])
     found = semi_supervised_kmeans(x, targets, 6, seed=seed, n_init=4)

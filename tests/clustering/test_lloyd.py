@@ -7,10 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rowssl.clustering import lloyd as module
-from rowssl.clustering.kmeans import kmeans
-from rowssl.clustering.lloyd import lloyd, nearest, nearest_again, sum_rows
-from rowssl.clustering.rows import Centred, Rows
+from rowssl.clustering import kmeans as module
+from rowssl.clustering.kmeans import Centred, Rows, kmeans, lloyd, nearest, nearest_again, sum_rows
 
 
 def rows_of(n: int, width: int = 6, seed: int = 0) -> Tensor:

@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from rowssl.clustering import kmeans as module
-from rowssl.clustering import lloyd, rows
-from rowssl.clustering.constrained import semi_supervised_kmeans
-from rowssl.clustering.kmeans import assign, kmeans
+from rowssl.clustering.kmeans import assign, kmeans, semi_supervised_kmeans
 from rowssl.config import build_config
 from rowssl.data.feed import ArraySource, Feed
 from rowssl.encoders.tails import AdapterTail
@@ -22,12 +20,12 @@ from rowssl.runs.fit import fit
 from runs.test_scale import mixture
 
 
-def sampling(monkeypatch: pytest.MonkeyPatch, close: float = lloyd.CLOSE) -> None:
+def sampling(monkeypatch: pytest.MonkeyPatch, close: float = module.CLOSE) -> None:
     """Treat 400 rows as very many."""
-    monkeypatch.setattr(rows, "SAMPLE_ROWS", 300)
-    monkeypatch.setattr(rows, "SAMPLE_ABOVE", 375)
+    monkeypatch.setattr(module, "SAMPLE_ROWS", 300)
+    monkeypatch.setattr(module, "SAMPLE_ABOVE", 375)
     monkeypatch.setattr(module, "FINE_EACH", 30)
-    monkeypatch.setattr(lloyd, "CLOSE", close)
+    monkeypatch.setattr(module, "CLOSE", close)
 
 
 def test_starts_from_a_sample_reach_the_same_inertia(monkeypatch: pytest.MonkeyPatch) -> None:

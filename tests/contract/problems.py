@@ -32,7 +32,6 @@ SEVERAL: dict[str, dict[str, dict[str, Any]]] = {
     "dts": {
         "dts-paper": {"preset": "paper", "queue_size": 256},
         "dts-official": {"preset": "official", "queue_size": 256},
-        "dts-resting": {"queue_size": 96, "n_prototypes": 170, "n_neighbours": 3, "proto_init": "train"},
     }
 }
 # Every test of the contract runs on all methods that train, those of plug-ins included.

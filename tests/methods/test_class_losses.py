@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from methods import naive
 from rowssl.methods import losses
-from rowssl.methods.losses import class_losses
+from rowssl.methods._kernels import class_losses
 
 
 def problem(rows: int, classes: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -21,18 +23,12 @@ def problem(rows: int, classes: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     return o, q
 
 
-def plain(o: Tensor, q: Tensor, tau: float) -> tuple[Tensor, Tensor]:
-    """The same from `losses`, whose gradients are autograd's."""
-    first, second = q.chunk(2)
-    crossed = losses.soft_cross_entropy(torch.cat([second, first]), o / tau)
-    return crossed, losses.entropy_gap(torch.softmax(o / tau, dim=1))
-
-
+@pytest.mark.parametrize("by", [class_losses, losses.class_losses])
 @pytest.mark.parametrize("tau", [1.0, 0.1])
 @pytest.mark.parametrize(("rows", "classes"), [(1, 2), (4, 3), (3, 11)])
-def test_values_are_the_loops(rows: int, classes: int, tau: float) -> None:
+def test_values_are_the_loops(rows: int, classes: int, tau: float, by: Any) -> None:
     o, q = problem(rows, classes)
-    classification, entropy = class_losses(o, q, tau)
+    classification, entropy = by(o, q, tau)
     views, labels = (o / tau).numpy().reshape(2, rows, classes), q.numpy().reshape(2, rows, classes)
     assert abs(float(classification) - naive.crossed((labels[0], labels[1]), (views[0], views[1]))) <= 1e-9
     assert abs(float(entropy) - naive.entropy_gap([naive.softmax(row) for row in (o / tau).numpy()])) <= 1e-9
@@ -42,7 +38,7 @@ def test_values_are_the_loops(rows: int, classes: int, tau: float) -> None:
 def test_gradients_of_any_sum_are_autograds(weights: tuple[float, float]) -> None:
     o, q = problem(5, 7)
     found: list[Tensor] = []
-    for by in (class_losses, plain):
+    for by in (class_losses, losses.class_losses):
         logits = o.clone().requires_grad_()
         first, second = by(logits, q, 0.1)
         (weights[0] * first + weights[1] * second).backward()
@@ -56,7 +52,7 @@ def test_a_class_that_nobody_predicts_has_a_finite_gradient() -> None:
     o[:, 5] = -100.0
     assert float(torch.softmax(o / 0.1, dim=1).mean(0)[5]) < losses.LEAST
     found: list[Tensor] = []
-    for by in (class_losses, plain):
+    for by in (class_losses, losses.class_losses):
         logits = o.clone().requires_grad_()
         sum(by(logits, q, 0.1)).backward()
         assert logits.grad is not None

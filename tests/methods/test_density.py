@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from methods import naive
+from rowssl.methods._kernels import largest, nearest_prototype
 from rowssl.methods.density import (
     ClassStatistics,
     dynamic_temperature,
     group_mean,
-    largest,
-    nearest_prototype,
     neighbour_density,
     refresh_uncertainty,
     tail_discovery,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
+import runpy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -309,3 +312,14 @@ def test_densities_are_computed_once_while_nothing_changes_and_anew_after_it(
     assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
     method.queue.keys.neg_()
     assert not torch.equal(method.tailedness(x), torch.cat(alone))
+
+
+def test_the_example_from_scratch_beats_kmeans(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "dts_from_scratch.py"), run_name="__main__")
+    found = {
+        (method, protocol): float(share)
+        for method, protocol, share in re.findall(r"^(\S+) +(\S+)-bACC +all ([\d.]+) %", capsys.readouterr().out, re.M)
+    }
+    for protocol in ("Tr", "In"):
+        assert found["DTS", protocol] > 65
+        assert found["DTS", protocol] > found["k-means", protocol] + 3

@@ -15,7 +15,7 @@ from rowssl.core.errors import InputError
 from rowssl.data.feed import Batch
 from rowssl.methods.gcd import GCD
 from rowssl.methods.heads import PrototypeHead
-from rowssl.methods.readout import class_centres
+from rowssl.methods.kmeans import class_centres
 
 TOLERANCE = 1e-6
 

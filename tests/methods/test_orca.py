@@ -16,7 +16,7 @@ from methods import naive
 from methods.steps import TOLERANCE, compare_steps
 from rowssl.core.errors import InputError
 from rowssl.data.feed import Batch
-from rowssl.methods.class_prior import true_prior_of_heads
+from rowssl.methods.base import true_prior_of_heads
 from rowssl.methods.losses import entropy_gap
 from rowssl.methods.orca import EQUAL, ORCA, positive_pairs
 

@@ -1,4 +1,4 @@
-"""The closed form of the two queue losses: values against plain loops, gradients against autograd on the plain functions."""
+"""The closed form of the two queue losses: values against plain loops, gradients against autograd on the readable version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from methods import naive
 from rowssl.methods import losses
-from rowssl.methods.losses import queue_loss
+from rowssl.methods._kernels import queue_loss
 
 TOLERANCE = 1e-6
 WEIGHTS = (0.65, 0.35)
@@ -40,15 +40,8 @@ def case(seed: int, rows: int, queue: int, supervised: float, *, dim: int = 5) -
 
 
 def by_autograd(c: dict[str, Any], h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The same through `losses` alone."""
-    positive, cosine = (h * c["b"]).sum(1), h @ c["keys"].T
-    others = cosine if c["same_image"] is None else cosine.masked_fill(c["same_image"], -torch.inf)
-    l_u = losses.info_nce(positive, others, c["tau"])
-    ignore = None if c["ignored"] is None else c["ignored"].expand_as(c["same"])
-    chosen = (positive[c["rows"]] / c["sup_tau"], cosine[c["rows"]] / c["sup_tau"])
-    l_sup = losses.unified_contrastive(*chosen, c["same"], ignore=ignore)
-    mean_sup = l_sup.mean() if len(l_sup) else l_sup.sum()
-    return WEIGHTS[0] * l_u.mean() + WEIGHTS[1] * mean_sup, l_u, mean_sup
+    """The readable version, with PyTorch's own gradient."""
+    return losses.queue_loss(h, **{name: value for name, value in c.items() if name != "h"}, weights=WEIGHTS)
 
 
 @settings(max_examples=150, deadline=None)
@@ -68,11 +61,12 @@ def test_value_and_gradient(seed: int, rows: int, queue: int, supervised: float)
     assert not l_sup.requires_grad
 
 
-def test_value_by_loops() -> None:
+@pytest.mark.parametrize("by", [queue_loss, losses.queue_loss])
+def test_value_by_loops(by: Any) -> None:
     c = case(6, 5, 9, 1.0)  # neither ignored entries nor masked images
     assert c["ignored"] is None
     assert c["same_image"] is None
-    loss, l_u, l_sup = queue_loss(**c, weights=WEIGHTS)
+    loss, l_u, l_sup = by(**c, weights=WEIGHTS)
     own_sup = []
     for i in range(5):
         positive = naive.dot(c["h"][i], c["b"][i])

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from contract.problems import METHODS, build, digest, feed_of, long_tailed
+from rowssl.methods.base import MomentumCopy, Queue
 from rowssl.methods.dts import DTS
-from rowssl.methods.state import MomentumCopy, Queue
 from rowssl.training.loop import Optimisation, train
 
 SIZES = st.lists(st.integers(0, 9), max_size=12)  # of batches, some larger than the queue

@@ -13,9 +13,8 @@ import torch
 from safetensors.torch import load_file
 from sklearn.metrics import adjusted_rand_score
 
-from rowssl.clustering import rows as row_module
-from rowssl.clustering.constrained import semi_supervised_kmeans
-from rowssl.clustering.kmeans import assign, kmeans
+from rowssl.clustering import kmeans as row_module
+from rowssl.clustering.kmeans import assign, kmeans, semi_supervised_kmeans
 from rowssl.config import build_config
 from rowssl.core.errors import InputError
 from rowssl.core.memory import release
@@ -25,7 +24,7 @@ from rowssl.data.labels import encode_labels
 from rowssl.data.table import read_table
 from rowssl.encoders.tails import AdapterTail
 from rowssl.methods import dts
-from rowssl.methods.density import largest, nearest_prototype
+from rowssl.methods._kernels import largest, nearest_prototype
 from rowssl.methods.dts import DTS
 from rowssl.report import build, layout, scatter
 from rowssl.runs import outlier

@@ -8,10 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rowssl.clustering.constrained import (
-    as_matrix,
-)
-from rowssl.clustering.rows import BLOCK_CELLS
+from rowssl.clustering.kmeans import BLOCK_CELLS, as_matrix
 from rowssl.core.errors import InputError
 
 

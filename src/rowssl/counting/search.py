@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from rowssl.clustering.assignment import hungarian
-from rowssl.clustering.kmeans import assign, kmeans
-from rowssl.clustering.lloyd import ENOUGH
+from rowssl.clustering.kmeans import ENOUGH, assign, kmeans
 from rowssl.clustering.tree import cut, ward_tree
 from rowssl.core.console import bar
 from rowssl.counting.base import CountData, CountEstimate

@@ -14,8 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rowssl.core.matmul import fast_products
-
 TOKENS = 1600  # that pass a trunk together on the CPU: their activations stay in its caches
 
 
@@ -237,8 +235,7 @@ def in_parts(trunk: Callable[[Tensor], Tensor], pixels: Tensor, patch: int) -> T
         return trunk(pixels)
     _, _, height, width = pixels.shape
     parts = pixels.split(max(1, TOKENS * patch**2 // (height * width)))
-    with fast_products():
-        return torch.cat([trunk(part) for part in parts]) if len(parts) > 1 else trunk(pixels)
+    return torch.cat([trunk(part) for part in parts]) if len(parts) > 1 else trunk(pixels)
 
 
 class TokenTrunk(nn.Module):

@@ -21,10 +21,9 @@ from rowssl.core.distributed import gather
 from rowssl.core.errors import InputError
 from rowssl.data.feed import Batch, Feed
 from rowssl.methods import losses
-from rowssl.methods.base import Method, Step, option, projector_sizes
+from rowssl.methods.base import Method, Step, option, projector_sizes, teacher_temperature
 from rowssl.methods.heads import CosineClassifier, contrastive_head
-from rowssl.methods.readout import read_out
-from rowssl.methods.schedules import teacher_temperature
+from rowssl.methods.kmeans import read_out
 
 
 def class_sizes(cluster: Tensor, target: Tensor, n_old: int, n_classes: int, how: str) -> Tensor:

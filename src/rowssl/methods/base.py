@@ -1,7 +1,12 @@
-"""What a method is: one module, four functions, all state in persistent buffers, one cosine classifier at the end."""
+"""What a method is: one module, four functions, all state in persistent buffers, one cosine classifier at the end.
+
+Below it what methods share: what they remember between steps (momentum copy, queue, class prior), schedules, and small helpers.
+"""
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +18,7 @@ import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
+from rowssl.clustering.assignment import hungarian
 from rowssl.core import distributed
 from rowssl.core.errors import InputError
 from rowssl.data.feed import Batch, Feed, Source
@@ -63,7 +69,6 @@ class Method(nn.Module):
     trains: ClassVar[bool] = True  # False: nothing to optimise, `finish` does it all
     tunes: ClassVar[bool] = False  # takes features as wide as they are, and views of labelled pictures alone
     least_views: ClassVar[int] = 1  # of each image, that are cached where the user asks for no number
-    may_lack: ClassVar[tuple[str, ...]] = ()  # first parts of names that checkpoints of earlier versions do not know
     remembers_rows = False  # True: `training_tailedness` says more than `tailedness` of the same rows
 
     def __init__(
@@ -185,6 +190,145 @@ class Method(nn.Module):
         """l2-normalised z of the whole training set, clean or of an augmented view, (N, d)."""
         chunks = feed.chunks() if view is None else feed.view_chunks(view)
         return joined((F.normalize(self.tail(x), dim=1) for _, x in chunks), len(feed))
+
+
+class MomentumCopy(nn.Module):
+    """The key network: a copy whose parameters follow the query network by exponential moving average."""
+
+    def __init__(self, online: nn.Module, momentum: float) -> None:
+        super().__init__()
+        self.module = copy.deepcopy(online)
+        self.module.requires_grad_(False)
+        self.momentum = momentum
+
+    @torch.no_grad()
+    def follow(self, online: nn.Module) -> None:
+        """One EMA step over all parameters; buffers are copied."""
+        mine = [p.detach() for p in self.module.parameters()]
+        theirs = [p.detach() for p in online.parameters()]
+        if mine:
+            torch._foreach_lerp_(mine, theirs, 1 - self.momentum)
+        for own, other in zip(self.module.buffers(), online.buffers(), strict=True):
+            own.copy_(other)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """The copy's output."""
+        output: Tensor = self.module(*inputs)
+        return output
+
+
+class Queue(nn.Module):
+    """First-in-first-out queue of unit keys with their labels and row numbers; pointer and fill count are buffers too.
+
+    Only `filled` leading entries are valid, so a part-filled queue has neither random negatives nor random neighbours.
+    """
+
+    keys: Tensor
+    labels: Tensor
+    rows: Tensor
+    cursor: Tensor
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        self.size = size
+        self.register_buffer("keys", torch.zeros(size, dim))
+        self.register_buffer("labels", torch.full((size,), -1, dtype=torch.long))
+        self.register_buffer("rows", torch.full((size,), -1, dtype=torch.long))
+        self.register_buffer("cursor", torch.zeros(2, dtype=torch.long))  # pointer, filled
+
+    @property
+    def filled(self) -> int:
+        """How many entries are valid."""
+        return int(self.cursor[1])
+
+    def valid(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Valid keys (n, d), labels (n,) and row numbers (n,)."""
+        n = self.filled
+        return self.keys[:n], self.labels[:n], self.rows[:n]
+
+    @torch.no_grad()
+    def slots(self, count: int) -> Tensor:
+        """Where the next `count` entries will go, (min(count, size),)."""
+        return (int(self.cursor[0]) + torch.arange(min(count, self.size), device=self.keys.device)) % self.size
+
+    @torch.no_grad()
+    def push(self, keys: Tensor, labels: Tensor, rows: Tensor) -> None:
+        """Append a batch of any size; of a batch larger than the queue the last entries stay."""
+        keys, labels, rows = keys[-self.size :], labels[-self.size :], rows[-self.size :]
+        slots = self.slots(len(keys))
+        self.keys[slots] = keys
+        self.labels[slots] = labels
+        self.rows[slots] = rows
+        self.cursor[0] = (self.cursor[0] + len(keys)) % self.size
+        self.cursor[1] = torch.clamp(self.cursor[1] + len(keys), max=self.size)
+
+    @torch.no_grad()
+    def fill_randomly(self, label: int, generator: torch.Generator) -> None:
+        """The public code's start: random unit vectors that count as valid entries of class `label`."""
+        self.keys.copy_(F.normalize(torch.randn(self.keys.shape, generator=generator), dim=1))
+        self.labels.fill_(label)
+        self.cursor[1] = self.size
+
+
+class HeadPrior(nn.Module):
+    """A distribution over classifier heads, (C,), that an oracle may overwrite before every epoch.
+
+    Parameters
+    ----------
+    assumed : Tensor
+        (C,) weights, not necessarily of sum 1: what the method takes for granted.
+    oracle : bool
+        Whether the true classes may be read.
+    truth : Tensor or None
+        (N,) true classes of the training rows; kept for an oracle only.
+    """
+
+    value: Tensor
+    truth: Tensor
+
+    def __init__(self, assumed: Tensor, *, oracle: bool, truth: Tensor | None) -> None:
+        super().__init__()
+        if oracle and truth is None:
+            raise InputError("The true_prior oracle needs the true class of every row (oracle_truth).")
+        self.oracle = oracle
+        self.register_buffer("value", assumed / assumed.sum())
+        kept = truth.clone() if oracle and truth is not None else torch.zeros(0, dtype=torch.long)
+        self.register_buffer("truth", kept)
+
+    def share(self, heads: Tensor, rows: Tensor, n_old: int) -> Tensor:
+        """True share of the rows (n,) of each head, given the heads predicted for them: -> (C,)."""
+        return true_prior_of_heads(heads, self.truth[rows], n_old, len(self.value)).to(self.value)
+
+
+def true_prior_of_heads(heads: Tensor, truth: Tensor, n_old: int, n_classes: int) -> Tensor:
+    """Share of the rows that each head should answer for: predicted heads (N,), true classes (N,) -> (C,), sums to 1.
+
+    A known head is its class; novel heads are matched to novel classes by overlap. A head with no class is given half a row,
+    so that the logarithm of the prior stays finite.
+    """
+    true_classes = max(n_classes, int(truth.max()) + 1)
+    pairs = torch.bincount(heads * true_classes + truth, minlength=n_classes * true_classes)
+    counts = pairs.view(n_classes, true_classes)
+    rows, columns = hungarian(counts[n_old:, n_old:])
+    size = counts.sum(0).float()
+    prior = torch.zeros(n_classes, device=size.device)
+    prior[:n_old] = size[:n_old]
+    prior[n_old + torch.as_tensor(rows)] = size[n_old + torch.as_tensor(columns)]
+    prior = prior.clamp_min(0.5)
+    return prior / prior.sum()
+
+
+def cosine(epoch: int, epochs: int, start: float, end: float) -> float:
+    """From `start` at epoch 0 towards `end` at `epochs` along half a cosine."""
+    return end + 0.5 * (start - end) * (1 + math.cos(math.pi * epoch / max(1, epochs)))
+
+
+def teacher_temperature(epoch: int, start: float, end: float, warmup: int, shape: str = "linear") -> float:
+    """tau_t: `warmup` values from `start` (first epoch) to `end`, then `end`; "linear" as coded, "cosine" as the paper says."""
+    if epoch >= warmup - 1:
+        return end
+    done = epoch / (warmup - 1)
+    return end + (start - end) * (0.5 * (1 + math.cos(math.pi * done)) if shape == "cosine" else 1 - done)
 
 
 @overload

@@ -6,12 +6,11 @@ Everything is on the unit sphere, so a similarity is a dot product. No loop over
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-GROUP = 8  # entries of the queue that `largest` takes together
+from rowssl.methods._kernels import largest
 
 
 def neighbour_density(similarity: Tensor, k: int, *, weighting: str = "rank", scale: str = "mean") -> Tensor:
@@ -21,78 +20,14 @@ def neighbour_density(similarity: Tensor, k: int, *, weighting: str = "rank", sc
     `scale`: "mean" keeps d in [-1, 1]; "sum" multiplies by K, as the public code's broadcasting does.
     Beside an empty queue every density is 0.
     """
-    return neighbour_mean(largest(similarity, min(k, similarity.shape[1])), weighting, scale)
-
-
-def neighbour_mean(nearest: Tensor, weighting: str, scale: str) -> Tensor:
-    """d_j of Eq. (6) from the similarities of the K nearest, largest first: (M, K) -> (M,)."""
-    k = nearest.shape[1]
+    k = min(k, similarity.shape[1])
+    nearest = largest(similarity, k)
     if weighting == "rank":
         weight = torch.arange(k, 0, -1, dtype=nearest.dtype, device=nearest.device)
     else:
         weight = torch.ones(k, dtype=nearest.dtype, device=nearest.device)
     density = nearest @ (weight / weight.sum())
     return density * k if scale == "sum" else density
-
-
-def largest(values: Tensor, k: int) -> Tensor:
-    """The k largest of each row, largest first: (M, Q) -> (M, k). As `topk`, in a fraction of its time for a long queue."""
-    where = _among(values, k)
-    if where is None:
-        return values.topk(k, dim=1).values
-    candidates = values.gather(1, where)
-    if candidates.device.type != "cpu":
-        return candidates.topk(k, dim=1).values
-    ascending = np.sort(candidates.numpy(), axis=1)  # with vector instructions: a seventh of topk's time
-    return torch.from_numpy(ascending[:, : -k - 1 : -1].copy())
-
-
-def _among(values: Tensor, k: int) -> Tensor | None:
-    """Columns among which are the k largest of each row, (M, Q) -> (M, n); None where these would not be few.
-
-    They lie in those k groups whose largest members are largest, and these groups are found in the same way.
-    """
-    columns = values.shape[1]
-    whole = columns - columns % GROUP
-    if not columns or whole < 4 * k * GROUP:
-        return None
-    # Entries of a group are far apart: maxima of whole stretches of memory, whichever way it lies; the other way takes
-    # thirty times as long.
-    across = values.stride(0) < values.stride(1)
-    tops = (
-        values.T[:whole].unflatten(0, (GROUP, -1)).amax(0).T
-        if across
-        else values[:, :whole].unflatten(1, (GROUP, -1)).amax(1)
-    )
-    inner = _among(tops, k)
-    if inner is None:
-        groups = _largest_few(tops.contiguous(), k)
-    else:
-        groups = inner.gather(1, _largest_few(tops.gather(1, inner), k))
-    member = torch.arange(0, whole, whole // GROUP, device=values.device)
-    found = (groups[:, None] + member[:, None]).flatten(1)
-    rest = torch.arange(whole, columns, device=values.device).expand(len(values), -1)
-    return torch.cat([found, rest], dim=1) if whole < columns else found
-
-
-def _largest_few(tops: Tensor, k: int) -> Tensor:
-    """Positions of the k largest of each row, in any order: (M, G) -> (M, k)."""
-    if tops.device.type == "cpu":  # in half of the time of topk, by vector instructions
-        least = np.partition(tops.numpy(), -k, axis=1)[:, -k, None]
-        chosen = tops >= torch.from_numpy(least)
-        if bool((chosen.sum(1) == k).all()):  # no equals of the k-th, and numbers all of them
-            return chosen.nonzero()[:, 1].view(-1, k)
-    return tops.topk(k, dim=1).indices
-
-
-def nearest_prototype(similarity: Tensor) -> Tensor:
-    """The prototype of largest similarity, the first of equals, for each entry of the queue: (M, Q) -> (Q,).
-
-    Fast where the similarities of one entry lie side by side in memory, as those of `to_queue` do.
-    """
-    if similarity.device.type != "cpu":
-        return similarity.max(0).indices
-    return torch.from_numpy(similarity.T.numpy().argmax(1))  # with vector instructions: a fifth of torch's time
 
 
 def to_queue(prototypes: Tensor, keys: Tensor) -> Tensor:

@@ -1,9 +1,12 @@
 """DTS: density-based temperature scaling and soft pseudo-labelling, the method of the ROWSSL paper (section 3).
 
-z = E(x); h = g(z) is the query's embedding of view 0, b = g'(E'(x')) the momentum network's key of view 1; f is the
-cosine classifier, o its logits. From top to bottom: every option by name, with the paper's symbols, where the paper and its public
-code differ, and the paper's ablations; what the ablations put in place of tailedness; what DTS knows of tailedness (section 3.2):
-queue, prototypes, density, class uncertainty, and how they follow the training; and the losses that use it (Eq. 2 to 11).
+z = E(x); h = g(z) is the query's embedding of view 0, b = g'(E'(x')) the momentum network's key of view 1; f is the cosine
+classifier, o its logits. Q is the queue of older keys, m_j a prototype, d_j the density around it (tailedness: low = tail), s_i the
+density of the prototype nearest to b_i, u^c the uncertainty of class c.
+
+A step is `loss`, then `after_step`; what they call stands between them in the order of the paper. Above is every option with the
+paper's symbol, where the paper and its public code differ, and the paper's ablations; at the end what these ablations put in the
+place of tailedness.
 """
 
 from __future__ import annotations
@@ -23,22 +26,29 @@ from rowssl.clustering.kmeans import kmeans
 from rowssl.core.distributed import gather
 from rowssl.core.errors import InputError
 from rowssl.data.feed import Batch, Feed
-from rowssl.methods.base import Method, Step, joined, option, projector_sizes, seeded_rows
+from rowssl.methods._kernels import class_losses, nearest_prototype, queue_loss  # as in losses.py, fused
+from rowssl.methods.base import (
+    Method,
+    MomentumCopy,
+    Queue,
+    Step,
+    cosine,
+    joined,
+    option,
+    projector_sizes,
+    seeded_rows,
+    teacher_temperature,
+)
 from rowssl.methods.density import (
     ClassStatistics,
     dynamic_temperature,
-    nearest_prototype,
     neighbour_density,
     refresh_uncertainty,
     to_queue,
     update_prototypes,
 )
 from rowssl.methods.heads import Projector
-from rowssl.methods.idle_prototypes import Resting
-from rowssl.methods.losses import class_losses, queue_loss
-from rowssl.methods.schedules import cosine, teacher_temperature
 from rowssl.methods.start import START_ROWS, start_classifier
-from rowssl.methods.state import MomentumCopy, Queue
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -69,85 +79,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-class ClassPrior(nn.Module):
-    """Class prior by hard pseudo-labels (smoothed over epochs), or, as an oracle, of the true classes."""
+class DTS(Method):
+    """Two uses of tailedness: a temperature per anchor (Eq. 9) and a class uncertainty in the pseudo-labels (Eq. 11)."""
 
-    prior: Tensor
-    confusion: Tensor
-    truth: Tensor
+    name: ClassVar[str] = "dts"
+    label: ClassVar[str] = "DTS"
 
-    def __init__(self, classes: int, truth: Tensor | None, momentum: float = 0.9) -> None:
-        super().__init__()
-        self.momentum = momentum
-        self.register_buffer("prior", torch.full((classes,), 1 / classes))
-        self.register_buffer("truth", torch.zeros(0, dtype=torch.long) if truth is None else truth.clone())
-        size = 0 if truth is None else classes
-        self.register_buffer("confusion", torch.zeros(size, size))  # heads x true classes, this epoch
-
-    def add(self, assigned: Tensor, rows: Tensor) -> None:
-        """Count which heads the true classes go to (oracle only)."""
-        if len(self.truth):
-            pairs = assigned * len(self.confusion) + self.truth[rows]
-            self.confusion += torch.bincount(pairs, minlength=self.confusion.numel()).view_as(self.confusion)
-
-    def refresh(self, count: Tensor) -> None:
-        """End of an epoch: how often each class was predicted."""
-        fresh = (count / count.sum().clamp_min(1)).to(self.prior)
-        self.prior.mul_(self.momentum).add_(fresh, alpha=1 - self.momentum)
-
-    def _true(self) -> Tensor:
-        counts = torch.bincount(self.truth, minlength=len(self.prior)).to(self.prior)
-        return counts / counts.sum()
-
-    def of_rows(self, which: str, assigned: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Prior of each row's (pseudo or true) class, and the least and the greatest prior."""
-        prior = self._true() if which == "true_prior" else self.prior
-        classes = self.truth[rows] if which == "true_prior" else assigned
-        return prior[classes], prior.min(), prior.max()
-
-    def of_heads(self, which: str) -> Tensor:
-        """Prior of each classifier head; for the true prior, heads are matched to classes on this epoch's counts."""
-        if which == "estimated_prior":
-            return self.prior.clone()
-        heads, classes = hungarian(self.confusion.cpu().numpy())
-        prior = torch.zeros_like(self.prior)
-        prior[torch.as_tensor(heads)] = self._true()[torch.as_tensor(classes)]
-        self.confusion.zero_()
-        return prior
-
-
-class LossMemory(nn.Module):
-    """Tailedness by the sample's own contrastive loss, smoothed: what is hard to tell apart counts as tail."""
-
-    mean: Tensor
-    seen: Tensor
-
-    def __init__(self, rows: int, momentum: float = 0.9) -> None:
-        super().__init__()
-        self.momentum = momentum
-        self.register_buffer("mean", torch.zeros(rows))
-        self.register_buffer("seen", torch.zeros(rows, dtype=torch.bool))
-
-    def score(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Minus the remembered loss (high = easy = head) of rows, and the range over all rows seen so far."""
-        known = -self.mean[self.seen]
-        if len(known) == 0:
-            zero = self.mean.new_zeros(())
-            return zero.expand(len(rows)), zero, zero
-        middle = known.mean()
-        return torch.where(self.seen[rows], -self.mean[rows], middle), known.min(), known.max()
-
-    def add(self, rows: Tensor, loss: Tensor) -> None:
-        """Remember this step's losses."""
-        smoothed = torch.where(self.seen[rows], self.momentum * self.mean[rows] + (1 - self.momentum) * loss, loss)
-        self.mean[rows] = smoothed
-        self.seen[rows] = True
-
-
-class TailednessState(Method):
-    """The networks of DTS and everything it remembers between steps."""
-
-    may_lack = ("resting.",)  # nothing rests, then
     prototypes: Tensor  # m_j, (M, d)
     u: Tensor  # class uncertainty, (C,)
 
@@ -254,7 +191,6 @@ class TailednessState(Method):
         self.key = MomentumCopy(nn.Sequential(self.tail, self.projector), opt.key_momentum)
         self.queue = Queue(min(opt.queue_size, n_rows), out)  # no image twice in a small data set's queue
         self.register_buffer("prototypes", torch.zeros(opt.n_prototypes or n_classes, out))
-        self.resting = Resting(len(self.prototypes), self.queue.size, opt.n_neighbours)
         self.register_buffer("u", torch.zeros(n_classes))
         self.statistics = ClassStatistics(n_classes)
         self.prior = ClassPrior(n_classes, oracle_truth if opt.oracle else None)
@@ -290,22 +226,92 @@ class TailednessState(Method):
         chunks = feed.view_chunks(view) if rows is None else feed.view_chunks(view, rows=rows)
         return joined((self.key(x) for _, x in chunks), len(feed) if rows is None else len(rows))
 
+    def loss(self, batch: Batch) -> Step:
+        """L_rep + L_cls, Eq. (3) and (5)."""
+        opt = self.options
+        o, (h,) = self.two_views(batch, self.projector, project_both=False)
+        with torch.no_grad():
+            (b,) = gather(len(batch.index), self.key(batch.views[1]))
+            keys = self.queue.valid()[0]
+            q, assigned = self._pseudo_labels(o, batch)
+            extras = {"b": b, "assigned": assigned, **self._scores(b, keys, batch)}
+            tau = self._temperature(extras, batch)
+
+        # Representation, Eq. (2)-(3): the positive key is one more column beside the queue.
+        rep, l_u, l_sup = self._representation(h, b, tau, batch)
+
+        # Classification, Eq. (4)-(5): labels replace the teacher, and there is no other weighting.
+        classification, entropy = class_losses(o, q, opt.tau_s)
+        extras |= {"l_u": l_u, "l_sup": l_sup}
+        if opt.uncertainty == "confidence":
+            extras["confidence"] = F.softmax(o[: len(b)].detach() / opt.tau_s, dim=1).amax(1)
+        losses = {"representation": rep, "classification": classification, "entropy": opt.epsilon * entropy}
+        return Step(losses, extras)
+
+    def _representation(self, h: Tensor, b: Tensor, tau: Tensor | float, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Eq. (3): (1 - lambda_rep) mean l_u + lambda_rep mean l_sup; and the two for looking at."""
+        opt, target = self.options, batch.target
+        keys, labels, rows = self.queue.valid()
+        supervised = target >= 0 if opt.sup_on == "labelled" else torch.ones_like(target, dtype=torch.bool)
+        wanted = target[supervised]
+        return queue_loss(
+            h,
+            b,
+            keys,
+            tau,
+            rows=supervised.nonzero()[:, 0],
+            same=(wanted[:, None] == labels) & (wanted >= 0)[:, None],
+            ignored=labels < 0 if opt.ignore_unlabelled_negatives else None,
+            same_image=batch.index[:, None] == rows if opt.mask_same_image else None,
+            sup_tau=opt.sup_temperature,
+            weights=(1 - opt.lambda_rep, opt.lambda_rep),
+        )
+
     def _scores(self, b: Tensor, keys: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Tailedness scores s_i of Eq. (7) and their range, on the queue and the prototypes before this step."""
         opt = self.options
-        similarity = to_queue(self.prototypes, b)  # (M, B)
-        chosen = nearest_prototype(similarity)  # (B,)
-        d, queue_prototype = self.resting.ask(self.prototypes, keys, opt.knn_weighting, opt.density_scale)
-        s = d[chosen]
+        how: dict[str, Any] = {"k": opt.n_neighbours, "weighting": opt.knn_weighting, "scale": opt.density_scale}
+        similarity = to_queue(self.prototypes, keys)  # (M, Q)
+        d = neighbour_density(similarity, **how)  # Eq. (6)
+        batch_prototype = nearest_prototype(to_queue(self.prototypes, b))  # (B,)
+        s = d[batch_prototype]
         if opt.score == "instance":
-            d = s = neighbour_density(
-                to_queue(b, keys), opt.n_neighbours, weighting=opt.knn_weighting, scale=opt.density_scale
-            )
+            d = s = neighbour_density(to_queue(b, keys), **how)
         low, high = d.min(), d.max()
         if opt.score == "loss":
             s, low, high = self.loss_memory.score(batch.index)
-        found = {"batch_similarity": similarity, "batch_prototype": chosen, "queue_prototype": queue_prototype}
-        return {**found, "s": s, "low": low, "high": high}
+        nearest = {"batch_prototype": batch_prototype, "queue_prototype": nearest_prototype(similarity)}  # for Eq. (8)
+        return {**nearest, "s": s, "low": low, "high": high}
+
+    def _temperature(self, extras: dict[str, Tensor], batch: Batch) -> Tensor | float:
+        """tau(x_i), Eq. (9), or what the ablations put in its place."""
+        opt = self.options
+        if opt.temperature == "constant":
+            return opt.tau_constant
+        if opt.temperature == "cosine":
+            return cosine(batch.epoch, batch.epochs, opt.tau_max, opt.tau_min)
+        s, low, high = extras["s"], extras["low"], extras["high"]
+        if opt.temperature != "density":
+            s, low, high = self.prior.of_rows(opt.temperature, extras["assigned"], batch.index)
+        return dynamic_temperature(s, low, high, opt.tau_min, opt.tau_max)
+
+    def _pseudo_labels(self, o: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Eq. (11): q = softmax((f(z') + lambda_var u) / tau_t), the label itself where there is one; class of S^c."""
+        opt = self.options
+        tau_t = teacher_temperature(batch.epoch, *opt.tau_t, opt.tau_t_epochs, opt.tau_t_shape)
+        labelled, logits = batch.target >= 0, o.detach()
+        u = opt.lambda_var * opt.u_scale * self.u
+        if opt.u_mask == "top1":
+            u = u * F.one_hot(logits.argmax(1), self.n_classes)
+        sharp = torch.add(u / tau_t, logits, alpha=1 / tau_t)
+        if opt.u_moves == "within":
+            sharp = keep_shares(sharp, logits / tau_t, self.n_old)
+        q = F.softmax(sharp, dim=1)
+        known = labelled.repeat(2).nonzero()[:, 0]
+        q[known] = 0.0
+        q[known, batch.target[labelled].repeat(2)] = 1.0
+        guess = q if opt.pseudo_label == "teacher" else logits
+        return q, torch.where(labelled, batch.target, guess[: len(labelled)].argmax(1))
 
     @torch.no_grad()
     def after_step(self, batch: Batch, step: Step) -> None:
@@ -314,16 +320,13 @@ class TailednessState(Method):
         self.key.follow(nn.Sequential(self.tail, self.projector))
         slots, filled = self.queue.slots(len(e["b"])), self.queue.filled
         self.queue.push(e["b"], batch.target, batch.index)
-        members, latest = self.queue.valid()[0], slice(-len(slots), None)
         if opt.proto_update == "batch":
             moving, assigned = e["b"], e["batch_prototype"]
         else:  # the entries that are new are the batch's; the others are nearest to what they were
-            moving, assigned = members, slots.new_empty(len(members))
+            moving = self.queue.valid()[0]
+            assigned = slots.new_empty(len(moving))
             assigned[:filled] = e["queue_prototype"]
-            assigned[slots] = e["batch_prototype"][latest]
-        still = torch.bincount(assigned, minlength=len(self.prototypes)) == 0
-        if self.resting.worth_it and filled == self.queue.size:
-            self.resting.follow(self.prototypes, members, slots, e["batch_similarity"][:, latest], still)
+            assigned[slots] = e["batch_prototype"][-len(slots) :]
         self.prototypes.copy_(update_prototypes(self.prototypes, moving, assigned, opt.lambda_tail))
 
         if opt.uncertainty == "confidence":
@@ -382,84 +385,6 @@ class TailednessState(Method):
         return self.loss_memory.score(torch.arange(len(feed), device=self.loss_memory.mean.device))[0]
 
 
-class DTS(TailednessState):
-    """Two uses of tailedness: a temperature per anchor (Eq. 9) and a class uncertainty in the pseudo-labels (Eq. 11)."""
-
-    name: ClassVar[str] = "dts"
-    label: ClassVar[str] = "DTS"
-
-    def loss(self, batch: Batch) -> Step:
-        """L_rep + L_cls, Eq. (3) and (5)."""
-        opt = self.options
-        o, (h,) = self.two_views(batch, self.projector, project_both=False)
-        with torch.no_grad():
-            (b,) = gather(len(batch.index), self.key(batch.views[1]))
-            keys = self.queue.valid()[0]
-            q, assigned = self._pseudo_labels(o, batch)
-            extras = {"b": b, "assigned": assigned, **self._scores(b, keys, batch)}
-            tau = self._temperature(extras, batch)
-
-        # Representation, Eq. (2)-(3): the positive key is one more column beside the queue.
-        rep, l_u, l_sup = self._representation(h, b, tau, batch)
-
-        # Classification, Eq. (4)-(5): labels replace the teacher, and there is no other weighting.
-        classification, entropy = class_losses(o, q, opt.tau_s)
-        extras |= {"l_u": l_u, "l_sup": l_sup}
-        if opt.uncertainty == "confidence":
-            extras["confidence"] = F.softmax(o[: len(b)].detach() / opt.tau_s, dim=1).amax(1)
-        losses = {"representation": rep, "classification": classification, "entropy": opt.epsilon * entropy}
-        return Step(losses, extras)
-
-    def _pseudo_labels(self, o: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Eq. (11): q = softmax((f(z') + lambda_var u) / tau_t), the label itself where there is one; class of S^c."""
-        opt = self.options
-        tau_t = teacher_temperature(batch.epoch, *opt.tau_t, opt.tau_t_epochs, opt.tau_t_shape)
-        labelled, logits = batch.target >= 0, o.detach()
-        u = opt.lambda_var * opt.u_scale * self.u
-        if opt.u_mask == "top1":
-            u = u * F.one_hot(logits.argmax(1), self.n_classes)
-        sharp = torch.add(u / tau_t, logits, alpha=1 / tau_t)
-        if opt.u_moves == "within":
-            sharp = keep_shares(sharp, logits / tau_t, self.n_old)
-        q = F.softmax(sharp, dim=1)
-        known = labelled.repeat(2).nonzero()[:, 0]
-        q[known] = 0.0
-        q[known, batch.target[labelled].repeat(2)] = 1.0
-        guess = q if opt.pseudo_label == "teacher" else logits
-        return q, torch.where(labelled, batch.target, guess[: len(labelled)].argmax(1))
-
-    def _temperature(self, extras: dict[str, Tensor], batch: Batch) -> Tensor | float:
-        """tau(x_i), Eq. (9), or what the ablations put in its place."""
-        opt = self.options
-        if opt.temperature == "constant":
-            return opt.tau_constant
-        if opt.temperature == "cosine":
-            return cosine(batch.epoch, batch.epochs, opt.tau_max, opt.tau_min)
-        s, low, high = extras["s"], extras["low"], extras["high"]
-        if opt.temperature != "density":
-            s, low, high = self.prior.of_rows(opt.temperature, extras["assigned"], batch.index)
-        return dynamic_temperature(s, low, high, opt.tau_min, opt.tau_max)
-
-    def _representation(self, h: Tensor, b: Tensor, tau: Tensor | float, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Eq. (3): (1 - lambda_rep) mean l_u + lambda_rep mean l_sup; and the two for looking at."""
-        opt, target = self.options, batch.target
-        keys, labels, rows = self.queue.valid()
-        supervised = target >= 0 if opt.sup_on == "labelled" else torch.ones_like(target, dtype=torch.bool)
-        wanted = target[supervised]
-        return queue_loss(
-            h,
-            b,
-            keys,
-            tau,
-            rows=supervised.nonzero()[:, 0],
-            same=(wanted[:, None] == labels) & (wanted >= 0)[:, None],
-            ignored=labels < 0 if opt.ignore_unlabelled_negatives else None,
-            same_image=batch.index[:, None] == rows if opt.mask_same_image else None,
-            sup_tau=opt.sup_temperature,
-            weights=(1 - opt.lambda_rep, opt.lambda_rep),
-        )
-
-
 def keep_shares(logits: Tensor, before: Tensor, n_old: int) -> Tensor:
     """Shift adjusted logits so that the known classes together keep the probability they had before, (B, C) -> (B, C)."""
     known, novel = slice(n_old), slice(n_old, None)
@@ -468,3 +393,78 @@ def keep_shares(logits: Tensor, before: Tensor, n_old: int) -> Tensor:
         for part in (known, novel)
     ]
     return torch.cat([logits[:, known] + shift[0], logits[:, novel] + shift[1]], dim=1)
+
+
+class ClassPrior(nn.Module):
+    """Class prior by hard pseudo-labels (smoothed over epochs), or, as an oracle, of the true classes."""
+
+    prior: Tensor
+    confusion: Tensor
+    truth: Tensor
+
+    def __init__(self, classes: int, truth: Tensor | None, momentum: float = 0.9) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("prior", torch.full((classes,), 1 / classes))
+        self.register_buffer("truth", torch.zeros(0, dtype=torch.long) if truth is None else truth.clone())
+        size = 0 if truth is None else classes
+        self.register_buffer("confusion", torch.zeros(size, size))  # heads x true classes, this epoch
+
+    def add(self, assigned: Tensor, rows: Tensor) -> None:
+        """Count which heads the true classes go to (oracle only)."""
+        if len(self.truth):
+            pairs = assigned * len(self.confusion) + self.truth[rows]
+            self.confusion += torch.bincount(pairs, minlength=self.confusion.numel()).view_as(self.confusion)
+
+    def refresh(self, count: Tensor) -> None:
+        """End of an epoch: how often each class was predicted."""
+        fresh = (count / count.sum().clamp_min(1)).to(self.prior)
+        self.prior.mul_(self.momentum).add_(fresh, alpha=1 - self.momentum)
+
+    def _true(self) -> Tensor:
+        counts = torch.bincount(self.truth, minlength=len(self.prior)).to(self.prior)
+        return counts / counts.sum()
+
+    def of_rows(self, which: str, assigned: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Prior of each row's (pseudo or true) class, and the least and the greatest prior."""
+        prior = self._true() if which == "true_prior" else self.prior
+        classes = self.truth[rows] if which == "true_prior" else assigned
+        return prior[classes], prior.min(), prior.max()
+
+    def of_heads(self, which: str) -> Tensor:
+        """Prior of each classifier head; for the true prior, heads are matched to classes on this epoch's counts."""
+        if which == "estimated_prior":
+            return self.prior.clone()
+        heads, classes = hungarian(self.confusion.cpu().numpy())
+        prior = torch.zeros_like(self.prior)
+        prior[torch.as_tensor(heads)] = self._true()[torch.as_tensor(classes)]
+        self.confusion.zero_()
+        return prior
+
+
+class LossMemory(nn.Module):
+    """Tailedness by the sample's own contrastive loss, smoothed: what is hard to tell apart counts as tail."""
+
+    mean: Tensor
+    seen: Tensor
+
+    def __init__(self, rows: int, momentum: float = 0.9) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("mean", torch.zeros(rows))
+        self.register_buffer("seen", torch.zeros(rows, dtype=torch.bool))
+
+    def score(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Minus the remembered loss (high = easy = head) of rows, and the range over all rows seen so far."""
+        known = -self.mean[self.seen]
+        if len(known) == 0:
+            zero = self.mean.new_zeros(())
+            return zero.expand(len(rows)), zero, zero
+        middle = known.mean()
+        return torch.where(self.seen[rows], -self.mean[rows], middle), known.min(), known.max()
+
+    def add(self, rows: Tensor, loss: Tensor) -> None:
+        """Remember this step's losses."""
+        smoothed = torch.where(self.seen[rows], self.momentum * self.mean[rows] + (1 - self.momentum) * loss, loss)
+        self.mean[rows] = smoothed
+        self.seen[rows] = True

@@ -11,7 +11,7 @@ from rowssl.data.feed import Batch, Feed
 from rowssl.methods import losses
 from rowssl.methods.base import Method, Step, option, projector_sizes
 from rowssl.methods.heads import contrastive_head
-from rowssl.methods.readout import read_out
+from rowssl.methods.kmeans import read_out
 
 
 class GCD(Method):

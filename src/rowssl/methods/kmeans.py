@@ -1,4 +1,7 @@
-"""k-means on the encoder's features, read out as nearest centroids: the paper's first baseline (section 4)."""
+"""k-means on the encoder's features, read out as nearest centroids: the paper's first baseline (section 4).
+
+How every method without heads ends: clusters of its features, the known classes' first, as one nearest-centroid classifier.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rowssl.clustering.assignment import hungarian
-from rowssl.clustering.kmeans import kmeans
+from rowssl.clustering.kmeans import kmeans, semi_supervised_kmeans
 from rowssl.core import distributed
 from rowssl.data.feed import Feed
 from rowssl.methods.base import Method, option
+
+BEYOND = 4.0  # length of a centroid that no unit feature is nearest to
 
 
 class KMeans(Method):
@@ -31,17 +36,39 @@ class KMeans(Method):
 
     options: Options
 
-    def __init__(self, tail: nn.Module, **arguments: Any) -> None:
-        super().__init__(tail, **arguments)
-
-    @torch.no_grad()
     def finish(self, feed: Feed) -> None:
         """Centroids of unit features become the classifier; the clusters of known classes come first."""
-        features = self.unit_features(feed)
-        rules: dict[str, Any] = {"seed": self.seed, "n_init": self.options.n_init, "max_iter": self.options.max_iter}
-        found = kmeans(features, self.n_classes, **rules, to_the_end=True, progress=distributed.rank() == 0)
-        order = known_first(found.labels.cpu(), feed.targets.cpu(), self.n_old, self.n_classes)
-        self.classifier.set_centroids(found.centers[order])
+        read_out(self, feed, "kmeans", n_init=self.options.n_init, max_iter=self.options.max_iter)
+
+
+@torch.no_grad()
+def read_out(method: Method, feed: Feed, how: str, *, n_init: int, max_iter: int) -> None:
+    """Cluster the unit features of all training rows and write the centroids into the method's classifier."""
+    features, target = method.unit_features(feed), feed.targets.cpu()
+    sizes = {"n_old": method.n_old, "n_classes": method.n_classes}
+    rules = {"seed": method.seed, "n_init": n_init, "max_iter": max_iter, "progress": distributed.rank() == 0}
+    centres = class_centres(features, target, how, **sizes, **rules, to_the_end=True)
+    method.classifier.set_centroids(centres)
+
+
+def class_centres(features: Tensor, target: Tensor, how: str, *, n_old: int, n_classes: int, **rules: Any) -> Tensor:
+    """Centroids (C, d) of features (N, d), those of the known classes first; target (N,) has -1 for unlabelled rows.
+
+    "semi_kmeans" keeps labelled rows in the cluster of their class. "kmeans" clusters without labels, which then only tell
+    which cluster to call which known class. Clusters for which there are no rows get a centroid out of reach. `rules` are
+    those of both functions.
+    """
+    if how == "semi_kmeans":
+        labelled = target[target >= 0]
+        k = min(n_classes, len(labelled.unique()) + len(target) - len(labelled))
+        centres = torch.as_tensor(semi_supervised_kmeans(features, target, k, **rules).centers)
+    else:
+        k = min(n_classes, len(features))
+        found = kmeans(features, k, **rules)
+        order = known_first(torch.as_tensor(found.labels).cpu(), target, n_old, k)
+        centres = torch.as_tensor(found.centers)[order.to(found.centers.device)]
+    missing = centres.new_full((n_classes - k, centres.shape[1]), BEYOND * centres.shape[1] ** -0.5)
+    return torch.cat([centres, missing])
 
 
 def known_first(cluster: Tensor, target: Tensor, n_old: int, n_classes: int) -> Tensor:

@@ -16,10 +16,8 @@ from rowssl.core import distributed
 from rowssl.core.console import track
 from rowssl.data.feed import Batch, Feed
 from rowssl.methods import losses
-from rowssl.methods.base import Method, Step, option, projector_sizes
-from rowssl.methods.class_prior import HeadPrior
+from rowssl.methods.base import HeadPrior, Method, Step, cosine, option, projector_sizes
 from rowssl.methods.heads import CosineClassifier, Projector
-from rowssl.methods.schedules import cosine
 
 READOUT_STEPS, READOUT_ROWS, READOUT_RATE, READOUT_MOMENTUM, READOUT_SCALE = 1000, 256, 0.3, 0.9, 20.0
 

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from rowssl.data.feed import Batch, Feed
 from rowssl.methods import losses
-from rowssl.methods.base import Method, Step, joined, option
-from rowssl.methods.class_prior import HeadPrior
+from rowssl.methods.base import HeadPrior, Method, Step, joined, option
 
 EQUAL = 1e-6  # cosines that differ by less differ by rounding
 

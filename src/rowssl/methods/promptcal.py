@@ -21,10 +21,9 @@ from rowssl.core.distributed import gather
 from rowssl.data.feed import Batch, Feed
 from rowssl.encoders.prompts import prompted
 from rowssl.methods import losses
-from rowssl.methods.base import Method, Step, option, projector_sizes
+from rowssl.methods.base import Method, MomentumCopy, Queue, Step, option, projector_sizes
 from rowssl.methods.heads import contrastive_head
-from rowssl.methods.readout import read_out
-from rowssl.methods.state import MomentumCopy, Queue
+from rowssl.methods.kmeans import read_out
 
 ROUNDING = 1e-5  # relative
 

@@ -10,9 +10,8 @@ from torch import nn
 
 from rowssl.data.feed import Batch, Feed
 from rowssl.methods import losses
-from rowssl.methods.base import Method, Step, option, projector_sizes
+from rowssl.methods.base import Method, Step, cosine, option, projector_sizes, teacher_temperature
 from rowssl.methods.heads import Projector
-from rowssl.methods.schedules import cosine, teacher_temperature
 from rowssl.methods.start import start_classifier
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from rowssl.data.feed import Feed, sample_rows
 from rowssl.encoders.tails import is_from_scratch
 from rowssl.methods.base import Method, joined
-from rowssl.methods.readout import class_centres
+from rowssl.methods.kmeans import class_centres
 from rowssl.methods.transfer import Transfer
 
 START_ROWS = 100_000  # rows that clusters are found from, at the most

@@ -18,15 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rowssl.clustering.constrained import semi_supervised_kmeans
-from rowssl.clustering.kmeans import kmeans
+from rowssl.clustering.kmeans import kmeans, semi_supervised_kmeans
 from rowssl.clustering.tree import free_clusters, ward_tree, weighted_ward_tree
 from rowssl.core import distributed
 from rowssl.data.feed import Feed, Remembered, Source
 from rowssl.encoders.tails import AdapterTail
 from rowssl.methods.base import Method, joined, option, seeded_rows
 from rowssl.methods.heads import TEMPERATURE
-from rowssl.methods.readout import BEYOND
+from rowssl.methods.kmeans import BEYOND
 from rowssl.methods.rehearsal import (
     Confidence,
     Fold,

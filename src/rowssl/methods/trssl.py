@@ -17,8 +17,7 @@ from rowssl.core.distributed import gather, share
 from rowssl.core.errors import InputError
 from rowssl.data.feed import Batch, Feed
 from rowssl.methods import losses
-from rowssl.methods.base import Method, Step, option
-from rowssl.methods.state import MomentumCopy
+from rowssl.methods.base import Method, MomentumCopy, Step, option
 
 
 class TRSSL(Method):

@@ -18,10 +18,8 @@ from torch.optim.sgd import sgd
 
 from rowssl.core import distributed
 from rowssl.core.files import write_text
-from rowssl.core.matmul import fast_products
 from rowssl.data.feed import Batch, Feed
-from rowssl.methods.base import Method, Step
-from rowssl.methods.schedules import cosine
+from rowssl.methods.base import Method, Step, cosine
 from rowssl.training.checkpoints import Checkpoints, Facts, Tensors
 
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
@@ -163,10 +161,9 @@ def train(
             method.train()
         optimiser.lr = cosine(batch.epoch, batch.epochs, options.lr, options.lr * options.final)
         # In float32 on a GPU as well: of cosines in half precision densities and neighbours would be made of a few values.
-        with fast_products():
-            result = method.loss(batch)
-            total = torch.stack(list(result.losses.values())).sum()
-            total.backward()
+        result = method.loss(batch)
+        total = torch.stack(list(result.losses.values())).sum()
+        total.backward()
         distributed.sum_gradients(names)
         if not torch.isfinite(total + size_of([p.grad for p in names if p.grad is not None])):
             _stop(checkpoints, batch, result, optimiser.lr)
@@ -234,20 +231,11 @@ def _restore(
     if distributed.rank() == 0:
         checkpoints.clean()
     by_name = {name: parameter for parameter, name in names.items()}
-    fresh = method.state_dict()
-    shapes = {"method": shapes_of(fresh), "optimiser": shapes_of(by_name)}
-    lacking = {name: value for name, value in fresh.items() if name.startswith(method.may_lack)}
-
-    def completed(tensors: Tensors) -> Tensors:
-        state = tensors.get("method", {})
-        return tensors if lacking.keys() & state.keys() else {**tensors, "method": {**lacking, **state}}
-
-    found = checkpoints.latest(
-        *identities, misfit=lambda tensors, facts: _misfit(completed(tensors), facts, shapes, feed)
-    )
+    shapes = {"method": shapes_of(method.state_dict()), "optimiser": shapes_of(by_name)}
+    found = checkpoints.latest(*identities, misfit=lambda tensors, facts: _misfit(tensors, facts, shapes, feed))
     if found is None:
         return 0, {}, 0.0
-    tensors, facts = completed(found[0]), found[1]
+    tensors, facts = found
     method.load_state_dict(tensors["method"])
     for name, momentum in tensors["optimiser"].items():
         optimiser.momenta[by_name[name]] = momentum.to(by_name[name].device)
