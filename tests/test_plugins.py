@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {"methods": "adding-a-method.md"}
+PAGES = {"methods": "adding-a-method.md", "benchmarks": "benchmarks.md", "encoders": "encoders.md"}
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,18 @@ def test_it_fits(plugins: Path, tmp_path: Path) -> None:
     curve = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     first, last = (sum(row["loss"].values()) for row in (curve[0], curve[-1]))
     assert last < first
+
+
+def test_a_benchmark_and_an_encoder_of_ones_own(plugins: Path, tmp_path: Path) -> None:
+    done = python(
+        plugins, "-m", "rowssl", "fit", "--data", "stripes", "--protocol", "longtail", "--known", 4, "--gamma", 3,
+        "--encoder", "spectrum", "--epochs", 2, "--method", "meanteacher", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["in_bacc"]["old"] > 40  # chance is 12.5
+    done = python(plugins, "-m", "rowssl", "encoders")
+    assert "spectrum            yes   how strong the low frequencies of a picture are" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ class Listing(MutableMapping[str, T]):
     package : str
         Its `__path__` is listed, again when it changes.
     first : sequence of str
-        Names at the top of the list; the others follow by file.
+        Names, or files, at the top of the list; the others follow by file.
     """
 
     def __init__(self, package: str, first: Sequence[str] = ()) -> None:
@@ -76,7 +76,14 @@ class Listing(MutableMapping[str, T]):
                         f"{shown(file)} offers {entry.name!r}, which is there already: choose another name."
                     )
                 found[entry.name] = entry
-        return {name: found[name] for name in [*self.first, *found] if name in found}
+
+        def order(entry: Entry) -> int:
+            places = [
+                self.first.index(one) for one in (entry.name, entry.module.rpartition(".")[2]) if one in self.first
+            ]
+            return min(places, default=len(self.first))
+
+        return {entry.name: entry for entry in sorted(found.values(), key=order)}
 
     def entry(self, name: str) -> Entry:
         """What is known of a name without importing it; of what was added at run time, what its class says."""
