@@ -36,6 +36,16 @@ def python(plugins: Path, *arguments: object, tests: bool = False) -> subprocess
     )
 
 
+def test_help_and_lists_name_them(plugins: Path) -> None:
+    done = python(plugins, "-m", "rowssl", "fit", "--help")
+    for name in ("meanteacher", "stripes", "spectrum"):
+        assert name in done.stdout
+    done = python(plugins, "-m", "rowssl", "methods")
+    assert "meanteacher   Mean Teacher    Cross-entropy on labels;" in done.stdout
+    done = python(plugins, "-m", "rowssl", "methods", "meanteacher")
+    assert "momentum                      0.99              of the copy" in done.stdout
+
+
 def test_the_contract_tests_take_a_new_method(plugins: Path) -> None:
     done = python(plugins, "-c", "from contract.problems import METHODS; print(*METHODS)", tests=True)
     assert "meanteacher" in done.stdout.split(), done.stderr
