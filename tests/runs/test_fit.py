@@ -17,7 +17,7 @@ import torch
 
 import rowssl.runs.fit as fitting
 from rowssl.api import fit
-from rowssl.cli.demo import demo_config
+from rowssl.cli.fit import demo_config
 from rowssl.config import build_config
 from rowssl.core.errors import InputError
 from rowssl.core.files import read_directory, sha256_of

@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from rowssl.cli import options as o
 from rowssl.cli.options import file_to_write
 from rowssl.core.errors import InputError
 
@@ -17,26 +18,18 @@ if TYPE_CHECKING:
     from rowssl.runs.run import Run
 
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory of `rowssl fit`.")]
-NoReport = Annotated[bool, typer.Option("--no-report", help="Leave report.html as it is, which is quicker.")]
-EncoderPlace = Annotated[
-    str | None, typer.Option("--encoder", help="Where the pretrained encoder is, if it is not where it was.")
-]
 SHOWN = 40  # answers in the terminal's table
 LISTED = 10  # unreadable files named
 
 
 def predict(
-    run: RunFolder,
-    sources: Annotated[
-        list[str],
-        typer.Argument(metavar="IMAGES...", help="Images, folders, CSV or parquet files, or .npy/.npz embeddings."),
-    ],
-    out: Annotated[Path | None, typer.Option(help="CSV file to write instead of a table on the terminal.")] = None,
-    encoder: EncoderPlace = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    top: Annotated[int, typer.Option(help="List so many of the most likely classes with their probabilities.")] = 0,
-    abstain: Annotated[float | None, typer.Option(help="Leave answers below this confidence empty: 0.8.")] = None,
+    run: o.RunFolder,
+    sources: o.NewImages,
+    out: o.NewTable = None,
+    encoder: o.EncoderPlace = None,
+    device: o.Device = None,
+    top: o.Top = 0,
+    abstain: o.Abstain = None,
 ) -> None:
     """Say what is on new images, one at a time: class, confidence, second choice, and whether it is far from everything."""
     from rich.table import Table
@@ -49,7 +42,7 @@ def predict(
     file_to_write(out, "--out")
     plain = out is None and not console.is_terminal  # in a pipe the answers are CSV
     layout = Layout(top, abstain, narrow=out is None and not plain)
-    model = Classifier.load(run, encoder=encoder, device=device)
+    model = Classifier.load(run, encoder=encoder, device=device or "auto")
     inputs = open_inputs(model, sources)
     total = sum(len(one.names) + len(one.skipped) for one in inputs)
     table = Table(*layout.columns)
@@ -89,31 +82,23 @@ def predict(
     err.print(f"{said}{f', {bad:,} skipped' if bad else ''}{f': {out}' if out else ''}", markup=False, soft_wrap=True)
 
 
-USAGE = {
-    "rename": "rename CLASS NAME",
-    "merge": "merge CLASS OTHER...",
-    "split": "split CLASS",
-    "move": "move FILE... CLASS",
-    "undo": "undo",
-    "history": "history",
-}
 WORDS = {"rename": (2, 2), "merge": (2, 999), "split": (1, 1), "move": (2, 100_000), "undo": (0, 0), "history": (0, 0)}
 
 
 def edit(
-    run: RunFolder,
-    action: Annotated[str, typer.Argument(help="; ".join(USAGE.values()))],
-    words: Annotated[list[str] | None, typer.Argument(help="Classes by id or name, and what the action needs.")] = None,
-    into: Annotated[int, typer.Option(help="Number of parts of a split.")] = 2,
-    no_report: NoReport = False,
+    run: o.RunFolder,
+    action: o.Action,
+    words: o.Words = None,
+    into: o.Parts = 2,
+    no_report: o.NoReport = False,
 ) -> None:
     """Rename, merge or split classes, move an image, undo: holds in tables, report, predictions and export alike."""
     words = words or []
-    if action not in USAGE:
-        raise InputError(f"There is no edit {action!r}: choose among {', '.join(USAGE)}.")
+    if action not in o.USAGE:
+        raise InputError(f"There is no edit {action!r}: choose among {', '.join(o.USAGE)}.")
     least, most = WORDS[action]
     if not least <= len(words) <= most:
-        raise InputError(f"Use: rowssl edit RUN {USAGE[action]}.")
+        raise InputError(f"Use: rowssl edit RUN {o.USAGE[action]}.")
     if action == "history":
         _history(run)
         return
@@ -186,10 +171,10 @@ def _history(run: Path) -> None:
 
 
 def suggest(
-    run: RunFolder,
-    most: Annotated[int, typer.Option("-n", "--most", min=1, help="Proposals to show.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    out: Annotated[Path | None, typer.Option(help="CSV file to write as well.")] = None,
+    run: o.RunFolder,
+    most: o.Most = 20,
+    as_json: o.AsJson = False,
+    out: o.NewTable = None,
 ) -> None:
     """Propose classes to merge and to split, the most probable first, each with the command that does it."""
     import json
@@ -231,9 +216,9 @@ def suggest(
 
 
 def relabel(
-    run: RunFolder,
-    corrections: Annotated[Path, typer.Argument(help="CSV with file,label; or predictions.csv with changed classes.")],
-    no_report: NoReport = False,
+    run: o.RunFolder,
+    corrections: o.Corrections,
+    no_report: o.NoReport = False,
 ) -> None:
     """Record corrected labels of training images; `rowssl fit --from RUN` then trains with them."""
     from rowssl.core.console import err
@@ -252,9 +237,9 @@ def relabel(
 
 
 def export(
-    run: RunFolder,
-    onnx: Annotated[Path, typer.Option("--onnx", help="File to write, such as model.onnx.")],
-    encoder: EncoderPlace = None,
+    run: o.RunFolder,
+    onnx: o.Onnx,
+    encoder: o.EncoderPlace = None,
 ) -> None:
     """Write the model as one ONNX file, from pixels or embeddings to class scores, checked against the model."""
     from rowssl.core.console import out as console
@@ -270,14 +255,14 @@ def export(
 
 
 def serve(
-    run: RunFolder,
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
-    host: Annotated[str, typer.Option(help="Where to listen; beyond this machine a token is needed.")] = "127.0.0.1",
-    token: Annotated[str | None, typer.Option(help="Token that every request must carry [made where needed].")] = None,
-    encoder: EncoderPlace = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    run: o.RunFolder,
+    port: o.Port = 8000,
+    host: o.Host = "127.0.0.1",
+    token: o.Token = None,
+    encoder: o.EncoderPlace = None,
+    device: o.Device = None,
 ) -> None:
     """Show a run in the browser: drop images, browse and edit the classes; with a JSON API."""
     from rowssl.serve import serve as run_server
 
-    run_server(run, host=host, port=port, token=token, encoder=encoder, device=device)
+    run_server(run, host=host, port=port, token=token, encoder=encoder, device=device or "auto")
