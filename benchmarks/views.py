@@ -71,7 +71,7 @@ def run(
     }
     shutil.rmtree(out, ignore_errors=True)
     began = time.perf_counter()
-    found = fit(build_config(content), out, problem=problem, report=False)
+    found = fit(build_config(content), out, problem=problem, whole=False)
     return time.perf_counter() - began, found.metrics
 
 

@@ -163,12 +163,15 @@ def test_a_result_of_other_options_or_other_data_does_not_count(done, tmp_path):
 def test_another_default_is_another_run_and_a_default_that_is_given_is_not(done, monkeypatch):
     runs, axes = done / "runs", {"methods": ["simgcd"], "priors": ["match"], "gammas": [10.0]}
     (usual,) = grid(BASE, **axes)
-    defaults = SimGCD.__init__.__kwdefaults__
-    (given,) = grid({**BASE, "method": {"options": {"tau_s": defaults["tau_s"]}}}, **axes)
+    (given,) = grid({**BASE, "method": {"options": {"tau_s": SimGCD.Options().tau_s}}}, **axes)
     assert given.name == usual.name
     assert read_result(given, runs) is not None
     before = usual.hash
-    monkeypatch.setitem(defaults, "tau_s", 2 * defaults["tau_s"])
+
+    class Options(SimGCD.Options):
+        tau_s: float = 0.2
+
+    monkeypatch.setattr(SimGCD, "Options", Options)
     assert usual.hash != before
     assert read_result(usual, runs) is None
     other = usual.folder(runs)  # even where the old result lies in its place

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from rowssl.api import fit
 from rowssl.clustering import kmeans as module
 from rowssl.clustering.kmeans import assign, kmeans, semi_supervised_kmeans
 from rowssl.config import build_config
@@ -16,7 +17,6 @@ from rowssl.data.feed import ArraySource, Feed
 from rowssl.encoders.tails import AdapterTail
 from rowssl.methods import build_method
 from rowssl.runs.edits import Edits
-from rowssl.runs.fit import fit
 from runs.test_scale import mixture
 
 
@@ -93,7 +93,7 @@ def test_test_rows_are_clustered_to_the_end(tmp_path: Path, monkeypatch: pytest.
         return seen[-1][1]
 
     sampling(monkeypatch, close=1.0)
-    monkeypatch.setattr("rowssl.runs.metrics.kmeans", watched)
+    monkeypatch.setattr("rowssl.runs.fit.kmeans", watched)
     content = {"data": {"source": str(tmp_path / "rows.npz")}, "method": {"name": "kmeans"}, "classes": 8}
     fit(build_config(content), tmp_path / "run")
     ((features, found),) = seen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,8 +119,9 @@ def test_no_method_is_given_the_truth(name: str, problem: Problem) -> None:
         assert (batch.target[torch.from_numpy(hidden)[batch.index]] == -1).all()
 
 
-def _parameters(kind: type) -> list[str]:
-    return list(inspect.signature(kind.__init__).parameters) if "__init__" in vars(kind) else []
+def _parameters(kind: Any) -> list[str]:
+    options = list(kind.Options.model_fields) if "Options" in vars(kind) else []
+    return options + (list(inspect.signature(kind.__init__).parameters) if "__init__" in vars(kind) else [])
 
 
 def balanced_accuracy(predicted: np.ndarray, truth: np.ndarray, classes: range) -> float:

@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from rowssl.core.errors import InputError
-from rowssl.encoders import weights
+from rowssl.encoders import dino, weights
 from rowssl.encoders.base import available_encoders, best_available, build_encoder
 from rowssl.encoders.tails import AdapterTail, BlockTail
 from rowssl.encoders.vit import Architecture, ViT
@@ -215,3 +215,7 @@ def test_what_is_chosen_without_being_asked_is_never_fetched(
     assert best_available(True)[0] == "efficientnet_lite0"
     working = [row.spec for row in available_encoders() if row.works]
     assert working == ["efficientnet_lite0", "convnet", "gradients", "pixels", "identity"]
+
+
+def test_every_published_encoder_has_a_help_line() -> None:
+    assert list(dino.NAMES) == list(PUBLISHED)

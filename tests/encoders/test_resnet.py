@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rowssl.core.errors import InputError
-from rowssl.encoders.huggingface import open_huggingface
+from rowssl.encoders import huggingface
 from rowssl.encoders.resnet import DEFAULTS, ResNet, load_resnet
 
 transformers = pytest.importorskip("transformers")
@@ -83,7 +83,7 @@ def test_what_a_config_leaves_out_is_as_transformers_has_it() -> None:
 def test_other_activations_and_files_are_left_to_transformers(tmp_path: Path) -> None:
     saved(tmp_path, hidden_act="gelu")
     assert load_resnet(tmp_path, json.loads((tmp_path / "config.json").read_text())) is None
-    assert open_huggingface(str(tmp_path), "adapter", 40).trunk is not None
+    assert huggingface.open(str(tmp_path), "adapter", 40).trunk is not None
     (tmp_path / "model.safetensors").unlink()
     assert load_resnet(tmp_path, {}) is None
 
@@ -114,7 +114,7 @@ def test_a_config_that_its_weights_do_not_bear_out(change: dict[str, Any], sente
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(InputError, match=sentence):
-        open_huggingface(str(tmp_path), "adapter", 40)
+        huggingface.open(str(tmp_path), "adapter", 40)
 
 
 def test_counters_of_another_shape_do_no_harm(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from encoders.test_trunk import RECIPE, make_encoder, make_table
+from rowssl.api import fit
 from rowssl.bench.cell import DamagedError
 from rowssl.bench.engine import run_cells
 from rowssl.bench.grid import Cell, grid, open_result
@@ -20,10 +21,9 @@ from rowssl.core.files import read_directory, read_manifest
 from rowssl.encoders import trunk
 from rowssl.encoders.trunk import open_trunk_cache
 from rowssl.paper import plan
-from rowssl.runs.classifier import load_model
+from rowssl.runs.classifier import Classifier
 from rowssl.runs.edits import Edits
-from rowssl.runs.fit import fit
-from rowssl.runs.run import open_run
+from rowssl.runs.run import Run
 from rowssl.training.checkpoints import Checkpoints
 from rowssl.training.log import EpochLog
 
@@ -62,7 +62,7 @@ def positions(file: Path, full: bool) -> list[tuple[int, int]]:
 
 def read_all(run: Path) -> object:
     """Everything that reads a finished run."""
-    stored, model = open_run(run), load_model(run)
+    stored, model = Run.load(run), Classifier.load(run)
     facts = [read_manifest(run / name) for name in ("model", "answers")]
     return facts, stored.config, stored.metrics, stored.curves, model.facts
 

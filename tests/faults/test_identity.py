@@ -11,10 +11,10 @@ import pytest
 
 from faults.trainings import weights
 from rowssl import methods
+from rowssl.api import fit
 from rowssl.config import IDENTITY, DataConfig, EncoderConfig, RunConfig, TrainConfig, build_config
 from rowssl.core.errors import InputError
 from rowssl.methods import METHODS, dts, method_options
-from rowssl.runs.fit import fit
 from rowssl.training.loop import train
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import runpy
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from methods.naive import softmax, teacher_temperature
 from methods.naive_dts import NaiveDTS
 from rowssl.core.errors import InputError
 from rowssl.methods import dts as module
-from rowssl.methods.dts import DTS, DTSOptions, dts_options, keep_shares
+from rowssl.methods.dts import DTS, keep_shares
 from rowssl.training.loop import Optimisation, train
 
 TOLERANCE = 1e-6
@@ -207,7 +207,7 @@ CHOICES = {
 
 
 def test_every_option_has_a_test_below() -> None:
-    assert {field.name for field in fields(DTSOptions)} == {*CHANGES, *CHOICES}
+    assert DTS.Options.model_fields.keys() - {"preset"} == {*CHANGES, *CHOICES}
 
 
 @pytest.fixture(scope="module")
@@ -251,12 +251,12 @@ def test_ablations_run_under_both_presets(tiny: Problem, preset: str, ablation: 
 
 def test_the_presets_are_two_mechanisms(tiny: Problem, plain: list[float]) -> None:
     assert run(tiny, preset="official") != plain
-    assert dts_options("paper") == DTSOptions()
     tuned = {"epsilon": 1.0, "u_momentum": 0.9, "u_empty": "max", "u_moves": "within", "classifier_init": "transfer"}
-    assert dts_options() == dts_options("tuned") == dts_options("paper", **tuned)
+    plain_values = DTS.Options().model_dump()
+    assert plain_values == DTS.Options(preset="tuned").model_dump() == DTS.Options(preset="paper", **tuned).model_dump()
     for preset in ("paper", "official"):  # every class's u, and a random start, as published
-        assert dts_options(preset).u_moves == "anywhere"
-        assert dts_options(preset).classifier_init == "random"
+        assert DTS.Options(preset=preset).u_moves == "anywhere"
+        assert DTS.Options(preset=preset).classifier_init == "random"
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_the_presets_are_two_mechanisms(tiny: Problem, plain: list[float]) -> No
 )
 def test_unknown_presets_options_and_values_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=str(next(iter(wrong.values() if "preset" in wrong else wrong)))):
-        dts_options(**wrong)
+        DTS.read_options(wrong)
 
 
 def test_an_oracle_without_the_truth_is_refused(tiny: Problem) -> None:

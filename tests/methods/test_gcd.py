@@ -103,7 +103,7 @@ def test_plain_k_means_does_not_look_at_labels(tiny: Problem) -> None:
         method.finish(feed_of(one, epochs=1))
         centres.append({tuple(row) for row in method.classifier.weight.tolist()})
     assert centres[0] == centres[1]
-    assert build("gcd", tiny).readout == "semi_kmeans"
+    assert build("gcd", tiny).options.readout == "semi_kmeans"
 
 
 def test_clusters_without_rows_are_out_of_reach() -> None:

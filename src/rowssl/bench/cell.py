@@ -28,7 +28,7 @@ from rowssl.core.errors import InputError
 from rowssl.core.files import NoRoomError, own_hash, read_directory, read_json, sha256_of, write_directory, write_text
 
 if TYPE_CHECKING:
-    from rowssl.runs.fit import Run
+    from rowssl.runs.run import Run
 
 FILE = "cell.json"
 
@@ -69,7 +69,7 @@ def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
 
 def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
     """`cell.json` of a cell all of whose other files are written."""
-    from rowssl.runs.files import SEALED
+    from rowssl.runs.run import SEALED
 
     files = [*(folder / name for name in SEALED), *sorted((folder / SAMPLE).glob("*"))]
     hashes = {file.relative_to(folder).as_posix(): sha256_of(file) for file in files if file.is_file()}
@@ -152,6 +152,7 @@ REFUSED, NON_FINITE = 2, 3  # exit codes that another attempt would only repeat
 
 def run_cell(config: Path, out: Path, *, report: bool = False) -> None:
     """Train and judge; `cell.json`, written last, says that the cell is finished, what it was made from and what it left."""
+    from rowssl.api import write_report
     from rowssl.bench.grid import Cell
     from rowssl.config import build_config
     from rowssl.runs.fit import fit
@@ -160,10 +161,11 @@ def run_cell(config: Path, out: Path, *, report: bool = False) -> None:
         content = json.loads(config.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{config} cannot be read as a configuration.") from error
-    run = fit(build_config(content, str(config)), out, report=report)
-    if run.evaluation is None:
+    run = fit(build_config(content, str(config)), out, whole=report, page=write_report)
+    if not run.evaluation:
         raise InputError(f"{run.problem.table.source} does not hold the true classes, so there is nothing to compare.")
     write_sample(run, out)
+    assert run.features is not None
     encoder = run.features.encoder
     facts: dict[str, Any] = {
         "identity": run.metrics["identity"],

@@ -2,79 +2,65 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rowssl.cli.options import check_tail, parse_classes, parse_known
+from rowssl.cli import options as o
+from rowssl.cli.options import check_tail, content_of, is_benchmark, several, takes
 from rowssl.core.errors import InputError
 
 if TYPE_CHECKING:
     from rowssl.bench.grid import Cell, Variant
     from rowssl.bench.results import Row
 
-T = TypeVar("T")
 
-
+@takes(
+    "data_root",
+    "encoder",
+    "protocol",
+    "known",
+    "classes",
+    "tail",
+    "image_size",
+    "views",
+    "cache",
+    "epochs",
+)
 def bench(
-    data: Annotated[str, typer.Option("--data", help="Benchmark, or a file with embeddings and their truth.")],
-    out: Annotated[Path, typer.Option(help="Folder of runs and results; the same command continues what was stopped.")],
-    methods: Annotated[str, typer.Option(help="all, or names with commas: kmeans,simgcd,dts.")] = "all",
-    data_root: Annotated[
-        Path | None, typer.Option("--data-root", help="Folder with the benchmark's files [$ROWSSL_DATA].")
-    ] = None,
-    prior: Annotated[str | None, typer.Option(help="Unlabelled priors: match,mismatch,uniform [match].")] = None,
-    gamma: Annotated[str | None, typer.Option(help="Imbalance ratios: 100 or 10,100 [the benchmark's usual].")] = None,
-    seeds: Annotated[str, typer.Option(help="Seeds: 0,1,2.")] = "0",
-    encoder: Annotated[
-        str | None, typer.Option(help="Name, path, hf:NAME, identity, gradients, pixels or convnet.")
-    ] = None,
-    protocol: Annotated[str | None, typer.Option(help="rowssl, bacon, gcd or longtail.")] = None,
-    known: Annotated[str | None, typer.Option(help="Known classes: a number, a share, or names with commas.")] = None,
-    classes: Annotated[str | None, typer.Option(help="Number of classes, auto (estimated) or oracle.")] = None,
-    tail: Annotated[str | None, typer.Option(help="auto, blocks:K, stage or adapter[:WIDTH].")] = None,
-    image_size: Annotated[int | None, typer.Option(help="Side of the encoder's input in pixels.")] = None,
-    views: Annotated[
-        int | None, typer.Option(help="Cached views per image, by the epochs if not given; 0: on the fly.")
-    ] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder of the trunk cache [$ROWSSL_CACHE].")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs [200, fewer for large data].")] = None,
-    config: Annotated[list[Path] | None, typer.Option(help="YAML file with any of the options (repeatable).")] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Any option of all runs: train.lr=0.05 (repeatable).")
-    ] = None,
-    vary: Annotated[
-        list[str] | None, typer.Option(help="An ablation: method.options.tau_max=0.2,1.0 (repeatable).")
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=0, help="Processes at a time [one for each GPU, else for each core]; 0 = none but this one."),
-    ] = None,
-    on: Annotated[str, typer.Option(help="local, ray or ray://address; ray?gpus=0.25&cpus=2 for a run.")] = "local",
-    reports: Annotated[bool, typer.Option(help="Also write report.html and model/ of every run.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", "--list", help="Show the cells, what is finished and the cost; run nothing.")
-    ] = False,
+    given: dict[str, Any],
+    data: o.BenchmarkOrTable,
+    out: o.NewRuns,
+    methods: o.Methods = "all",
+    prior: o.Priors = None,
+    gamma: o.Gammas = None,
+    seeds: o.Seeds = None,
+    config: o.Config = None,
+    overrides: o.Overrides = None,
+    vary: o.Vary = None,
+    workers: o.Workers = None,
+    on: o.On = "local",
+    reports: o.Reports = False,
+    dry_run: o.DryRunOrList = False,
 ) -> None:
     """Compare methods: a grid of runs over priors, imbalance ratios and seeds, with tables and the paper's numbers."""
     from rowssl.bench.grid import Variant, grid
-    from rowssl.config import lay_over, load_config
+    from rowssl.methods import METHODS
 
-    content = load_config(config or [])
-    given: dict[str, Any] = {
-        **_data_keys(data, prior, gamma, data_root), "data.protocol": protocol, "data.known": parse_known(known),
-        "encoder.name": encoder, "encoder.tail": tail, "encoder.image_size": image_size, "encoder.views": views,
-        "encoder.cache": cache, "train.epochs": epochs,
-        "classes": parse_classes(classes),
-    }  # fmt: skip
-    lay_over(content, given, overrides or [])
+    root, classes = given["data.data_root"], given["classes"]
+    if is_benchmark(data):
+        given["data.name"] = data
+    else:
+        given["data.source"] = data
+        for option, value in (("--prior", prior), ("--gamma", gamma), ("--data-root", root)):
+            if value is not None:
+                raise InputError(f"{option} goes with a benchmark: {data} is used as it is.")
     counted = "" if classes in (None, "oracle") else f"C={classes}"
     cells = grid(
-        content,
-        methods=_methods(methods),
+        content_of(given, config, overrides),
+        methods=list(METHODS) if methods == "all" else several(methods, str, "--methods"),
         priors=several(prior, str, "--prior") or [None],
         gammas=several(gamma, float, "--gamma") or [None],
         seeds=several(seeds, int, "--seeds") or [0],
@@ -103,34 +89,6 @@ def bench(
     if outcome.failures:
         err.print(f"missing: {count(len(outcome.failures), 'cell')}; the same command tries again.", markup=False)
         raise typer.Exit(1)
-
-
-def _data_keys(data: str, prior: str | None, gamma: str | None, root: Path | None) -> dict[str, Any]:
-    """A benchmark's name, or a file whose prior and ratio are what they are."""
-    from rowssl.data.benchmarks import BENCHMARKS
-
-    if data in BENCHMARKS:
-        return {"data.name": data, "data.data_root": root}
-    if not os.path.exists(data):
-        raise InputError(f"--data {data} is neither a benchmark ({', '.join(BENCHMARKS)}) nor a file or folder.")
-    for option, value in (("--prior", prior), ("--gamma", gamma), ("--data-root", root)):
-        if value is not None:
-            raise InputError(f"{option} goes with a benchmark: {data} is used as it is.")
-    return {"data.source": data}
-
-
-def _methods(text: str) -> list[str]:
-    from rowssl.methods import METHODS
-
-    return list(METHODS) if text == "all" else several(text, str, "--methods")
-
-
-def several(text: str | None, kind: Callable[[str], T], option: str) -> list[T]:
-    """Values with commas between them, each once."""
-    try:
-        return list(dict.fromkeys(kind(part.strip()) for part in (text or "").split(",") if part.strip()))
-    except ValueError:
-        raise InputError(f"{option} {text} is not a list of numbers with commas between them.") from None
 
 
 def _vary(options: Sequence[str]) -> list[Variant]:

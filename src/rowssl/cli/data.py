@@ -1,41 +1,34 @@
-"""Commands about data before training: `rowssl demo`, `check` and `split`."""
+"""Commands before training: `rowssl check`, `split`, `methods` and `encoders`."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-import typer
-
-from rowssl.cli.options import Labels, Root, file_to_write, parse_known
+from rowssl.cli import options as o
+from rowssl.cli.options import file_to_write, is_benchmark, takes
 from rowssl.core.errors import InputError
 
 
-def demo(
-    out: Annotated[Path, typer.Option(help="Where to write the run.")] = Path("rowssl-demo"),
-    method: Annotated[str, typer.Option(help="Which method to run, see `rowssl fit --help`.")] = "auto",
-    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
-) -> None:
-    """Run an open-world experiment on bundled handwritten digits and write a report (under a minute)."""
-    from rowssl.cli.demo import run_demo
+def say(text: str) -> None:
+    from rowssl.core.console import out as console
 
-    run_demo(out, method=method, seed=seed)
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def check(
-    source: Annotated[str, typer.Argument(help="Folder of images, CSV, parquet, or embeddings.")],
-    labels: Labels = None,
-    image_column: Annotated[str | None, typer.Option(help="Column with the images.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="Column with the labels.")] = None,
-    bars: Annotated[Path | None, typer.Option(help="Also write the class sizes as an SVG picture.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    source: o.Source,
+    labels: o.Labels = None,
+    image_column: o.ImageColumn = None,
+    label_column: o.LabelColumn = None,
+    bars: o.Bars = None,
+    as_json: o.AsJson = False,
 ) -> None:
     """Look at a data set before training: counts, class sizes, unreadable files, duplicates, suspicious labels."""
     from rowssl.core.console import out
     from rowssl.data.check import check as run_check
     from rowssl.data.check import print_report
 
+    assert source is not None
     file_to_write(bars, "--bars")
     report = run_check(source, labels=labels, image_column=image_column, label_column=label_column)
     if as_json:
@@ -51,61 +44,75 @@ def check(
         write_text(bars, checked_sizes(report))
 
 
+@takes("data_root", "variant", "labels", "protocol", "setting", "gamma", "prior", "known", "labelled_share", "mismatch",
+       "n_max", "seed")  # fmt: skip
 def split(
-    data: Annotated[str, typer.Option("--data", help="Benchmark, or a labelled table (folder per class, CSV, ...).")],
-    out: Annotated[Path, typer.Option(help="Split file to write (JSON); the picture goes beside it as .svg.")],
-    data_root: Root = None,
-    variant: Annotated[str | None, typer.Option(help="Which ImageNet-100: gcd, orca, bacon or folder.")] = None,
-    labels: Labels = None,
-    protocol: Annotated[str, typer.Option(help="rowssl, bacon, gcd or longtail.")] = "rowssl",
-    setting: Annotated[str | None, typer.Option(help="A related setting: ssl, ncd, gcd, da-gcd, rowssl, ...")] = None,
-    gamma: Annotated[float | None, typer.Option(help="Imbalance ratio: largest class over smallest.")] = None,
-    prior: Annotated[str | None, typer.Option(help="Unlabelled prior: match, mismatch or uniform.")] = None,
-    known: Annotated[str | None, typer.Option(help="Known classes: a number, a share, or names with commas.")] = None,
-    labelled_share: Annotated[float, typer.Option(help="Labelled share of the known classes' images.")] = 0.5,
-    mismatch: Annotated[str | None, typer.Option(help="For natural sizes: graded or reverse.")] = None,
-    n_max: Annotated[int | None, typer.Option(help="Class size the profiles start from.")] = None,
-    order: Annotated[str | None, typer.Option(help="Images of a class: first in table order, or random.")] = None,
-    shuffle_classes: Annotated[bool, typer.Option(help="Draw the order of classes by seed.")] = False,
-    class_list: Annotated[Path | None, typer.Option(help="ImageNet-100 as orca: text file, one synset a line.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed, where the protocol draws.")] = None,
+    given: dict[str, Any],
+    data: o.BenchmarkOrTable,
+    out: o.NewSplit,
+    order: o.Order = None,
+    shuffle_classes: o.ShuffleClasses = False,
+    class_list: o.ClassList = None,
 ) -> None:
     """Cut a labelled data set into labelled, unlabelled and test rows by a named protocol."""
     from rowssl.core.console import out as console
     from rowssl.core.files import write_text
-    from rowssl.data.benchmarks import BENCHMARKS, load_benchmark
+    from rowssl.data.benchmarks import load_benchmark
     from rowssl.data.splits import make_split
     from rowssl.data.table import read_table
     from rowssl.report.profiles import class_sizes, print_sizes, size_picture
 
     file_to_write(out, "--out")
-    if data in BENCHMARKS:
-        train, test = load_benchmark(data, data_root, variant=variant, class_list=class_list)
-        test_labels = test.labels
-    elif os.path.exists(data):
-        train, test_labels = read_table(data, labels=labels, check_images=False), None
+    rules = {key.rpartition(".")[2]: value for key, value in given.items() if value is not None}
+    root, variant, labels = (rules.pop(name, None) for name in ("data_root", "variant", "labels"))
+    if is_benchmark(data):
+        train, test = load_benchmark(data, root, variant=variant, class_list=class_list)
+        test_labels, rules["dataset"] = test.labels, data
     else:
-        raise InputError(f"--data {data} is neither a benchmark ({', '.join(BENCHMARKS)}) nor a file or folder.")
-    result = make_split(
-        train.labels,
-        test_labels,
-        protocol=protocol,
-        dataset=data if data in BENCHMARKS else "",
-        known=parse_known(known),
-        gamma=gamma,
-        prior=prior,
-        labelled_share=labelled_share,
-        setting=setting,
-        seed=seed,
-        class_names=train.class_names,
-        mismatch=mismatch,
-        n_max=n_max,
-        order=order,
-        shuffle_classes=shuffle_classes,
-    )
+        train, test_labels = read_table(data, labels=labels, check_images=False), None
+    rules |= {"class_names": train.class_names, "order": order, "shuffle_classes": shuffle_classes}
+    result = make_split(train.labels, test_labels, **rules)
     result.save(out)
     picture = out.with_suffix(".svg")
     sizes = class_sizes(result, train.labels, train.class_names)
     write_text(picture, size_picture(sizes))
     print_sizes(sizes, len(result.test), console)
     console.print(f"written: {out} and {picture}", markup=False, soft_wrap=True)
+
+
+def methods(name: o.OneMethod = None) -> None:
+    """List the methods; with the name of one, its options, which `--set method.options.NAME=VALUE` sets."""
+    from rowssl.methods import METHODS
+
+    if name is None:
+        for one in METHODS:
+            entry = METHODS.entry(one)
+            say(f"{one:12}  {entry.label:14}  {entry.help}")
+        return
+    if name not in METHODS:
+        raise InputError(f"There is no method '{name}': choose one of {', '.join(METHODS)}.")
+    fields = METHODS[name].Options.model_fields
+    for option, field in fields.items():
+        say(f"{option:28}  {field.default!s:16}  {field.description or ''}")
+    if not fields:
+        say(f"{name} has no options")
+
+
+def encoders() -> None:
+    """List the encoders by name: whether each works on this machine now, and where it is or how to get it."""
+    from rowssl.encoders import weights
+    from rowssl.encoders.base import available_encoders, best_available
+
+    say(f"{'encoder':18}  here  where it is, or what brings it")
+    for one in available_encoders():
+        how = one.how
+        if not one.works and one.spec in weights.PUBLISHED:  # without the address, which the page has
+            how = f"hf download {weights.PUBLISHED[one.spec].repository} {weights.FILE}"
+        say(f"{one.spec:18}  {'yes' if one.works else 'no':4}  {how}")
+    say(f"or the authors' own file, saved in {weights.cache_dir()}: docs/encoders.md has the addresses")
+    say(
+        "also: the path of a .safetensors or .pth file of a DINO or DINOv2 ViT; a Hugging Face folder of a ResNet, "
+        "or with the extra `hf` also of ConvNeXt, ViT, DINOv2, DINOv3, CLIP, and hf:NAME"
+    )
+    name, why = best_available(has_images=True)
+    say(f"for pictures, if you do not choose: {name}. {why}")

@@ -1,107 +1,58 @@
-"""`rowssl fit`: every option of a run, from the command line to its configuration."""
+"""`rowssl fit`, `demo` and `count`: what a run is made of, from the command line to its configuration."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from rowssl.cli.options import Labels, Root, Source, check_tail, parse_classes, parse_known, warn
+from rowssl.cli import options as o
+from rowssl.cli.options import check_tail, content_of, file_to_write, takes, warn
 
-COLLAPSED = 4  # exit code of a fit whose answer is none
-METHOD_HELP = "auto [default], transfer, dts, simgcd, gcd, bacon, orca, trssl, opencon, promptcal or kmeans."
+COLLAPSED = 4  # exit code of a fit that found no usable classes
+STORY = (
+    "Handwritten digits. 0-4 have a few labels, 5-9 have none; class sizes are long-tailed, and what is rare among the "
+    "labelled is frequent among the unlabelled. Can the five unnamed digits be found, and new images of all ten be told apart?\n"
+)
 
 
+@takes(
+    "source", "labels", "data", "data_root", "split", "protocol", "setting", "gamma", "prior", "known", "max_bad", "encoder",
+    "tail", "image_size", "views", "cache", "method", "classes", "epochs", "batch_size", "lr", "seed",
+    "time_limit", "device",
+)  # fmt: skip
 def fit(
-    source: Source = None,
-    out: Annotated[Path, typer.Option(help="Run directory; the same command continues a run that was stopped.")] = Path(
-        "run"
-    ),
-    labels: Labels = None,
-    start: Annotated[
-        Path | None, typer.Option("--from", help="Run to go on from, with its corrections as labels; same options.")
-    ] = None,
-    config: Annotated[
-        list[Path] | None, typer.Option(help="YAML file with any of the options; repeat it to lay one over another.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option("--data", help="Benchmark: digits, cifar10, cifar100, imagenet100, cub200, herbarium19."),
-    ] = None,
-    data_root: Root = None,
-    split_file: Annotated[Path | None, typer.Option("--split", help="Split file of `rowssl split`.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="rowssl, bacon, gcd or longtail.")] = None,
-    setting: Annotated[str | None, typer.Option(help="A related setting: ssl, ncd, gcd, da-gcd, rowssl, ...")] = None,
-    gamma: Annotated[float | None, typer.Option(help="Imbalance ratio.")] = None,
-    prior: Annotated[str | None, typer.Option(help="match, mismatch or uniform.")] = None,
-    known: Annotated[str | None, typer.Option(help="Known classes: a number, a share, or names with commas.")] = None,
-    max_bad: Annotated[
-        float | None, typer.Option(help="Share of images that may be unreadable and left out [0.05].")
-    ] = None,
-    encoder: Annotated[
-        str | None, typer.Option(help="Name, path, hf:NAME, identity, gradients, pixels or convnet.")
-    ] = None,
-    tail: Annotated[str | None, typer.Option(help="auto, blocks:K, stage or adapter[:WIDTH].")] = None,
-    image_size: Annotated[int | None, typer.Option(help="Side of the encoder's input in pixels.")] = None,
-    views: Annotated[
-        int | None, typer.Option(help="Cached views per image, by the epochs if not given; 0: on the fly.")
-    ] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder of the trunk cache [$ROWSSL_CACHE].")] = None,
-    method: Annotated[str | None, typer.Option(help=METHOD_HELP)] = None,
-    classes: Annotated[
-        str | None, typer.Option(help="Number of classes, auto (estimated) or oracle (the truth's).")
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs [by the size of the data].")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows per step.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed.")] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="The first answer, without tuning: auto and transfer.")
-    ] = False,
-    time_limit: Annotated[
-        float | None, typer.Option(help="Seconds; tuning that would end later is left out: auto and transfer.")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda.")] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Any option: method.options.tau_max=0.8 (repeatable).")
-    ] = None,
+    given: dict[str, Any],
+    out: o.NewRun = Path("run"),
+    start: o.From = None,
+    quick: o.Quick = False,
+    config: o.Config = None,
+    overrides: o.Overrides = None,
 ) -> None:
     """Train: classify the known classes, discover the novel ones, write the run directory."""
-    from rowssl.config import build_config, flatten, lay_over, load_config, merge
+    from rowssl.config import build_config
 
-    content: dict[str, Any] = {}
+    under = None
     if start is not None:
         from rowssl.runs.warm_start import continued_content
 
-        content = continued_content(start, with_data=source is None and data is None)
-    for keys, value in flatten(load_config(config or [])):
-        merge(content, keys, value)
-    given: dict[str, Any] = {
-        "data.source": source, "data.labels": labels, "data.name": data, "data.data_root": data_root,
-        "data.split": split_file, "data.protocol": protocol, "data.setting": setting, "data.gamma": gamma,
-        "data.prior": prior, "data.known": parse_known(known), "data.max_bad": max_bad, "encoder.name": encoder,
-        "encoder.tail": tail,
-        "encoder.image_size": image_size, "encoder.views": views, "encoder.cache": cache,
-        "method.name": method,
-        "classes": parse_classes(classes), "train.epochs": epochs,
-        "train.batch_size": batch_size, "train.lr": lr, "seed": seed, "train.device": device,
-        "train.time_limit": time_limit, "method.options.tune": False if quick else None,
-    }  # fmt: skip
-    lay_over(content, given, overrides or [])
+        under = continued_content(start, with_data=given["data.source"] is None and given["data.name"] is None)
+    given["method.options.tune"] = False if quick else None
+    content = content_of(given, config, overrides, under)
     run_config = build_config(content, " + ".join(map(str, config)) if config else "options")
     check_tail(run_config.encoder.tail)
 
+    from rowssl.api import fit as run_fit
     from rowssl.core.console import out as console
     from rowssl.core.distributed import rank
     from rowssl.evaluation import print_metrics
     from rowssl.report.terminal import print_trust
-    from rowssl.runs.fit import fit as run_fit
 
     run = run_fit(run_config, out)
     if rank() != 0:
         return
-    if run.evaluation is not None:
+    if run.evaluation:
         print_metrics(run.metrics, console)
     print_trust(run.metrics, console)
     if run.metrics["problem"]:
@@ -113,3 +64,59 @@ def fit(
         markup=False,
         soft_wrap=True,
     )
+
+
+def demo_config(method: str, seed: int) -> dict[str, Any]:
+    """Five known and five novel digits, imbalance ratio 10, reversed prior."""
+    return {
+        "data": {"name": "digits", "protocol": "longtail", "known": 5, "gamma": 10, "prior": "mismatch"},
+        "encoder": {"name": "gradients"},
+        # Ten classes and mild imbalance: here the strong entropy term of the paper pays, see docs/methods/dts.md.
+        "method": {"name": method, "options": {"preset": "paper"} if method == "dts" else {}},
+        "train": {"epochs": 60, "batch_size": 32},
+        "seed": seed,
+    }
+
+
+@takes("method", "seed")
+def demo(given: dict[str, Any], out: o.NewRun = Path("rowssl-demo")) -> None:
+    """Run an open-world experiment on bundled handwritten digits and write a report (under a minute)."""
+    from rowssl.api import fit as run_fit
+    from rowssl.config import build_config
+    from rowssl.core.console import out as console
+    from rowssl.evaluation import print_metrics
+    from rowssl.report.terminal import print_trust
+
+    console.print(STORY)
+    run = run_fit(build_config(demo_config(given["method.name"] or "auto", given["seed"] or 0)), out)
+    print_metrics(run.metrics, console)
+    print_trust(run.metrics, console)
+    report = (out / "report.html").resolve()
+    console.print(
+        f"\n{run.metrics['classes']['estimated']} classes in {run.seconds:.1f} s. Open the report: {report}",
+        soft_wrap=True,
+    )
+
+
+@takes(
+    "source", "labels", "data", "data_root", "split", "protocol", "gamma", "prior", "known", "max_bad", "encoder", "image_size",
+    "views", "cache", "seed",
+)  # fmt: skip
+def count(
+    given: dict[str, Any], out: o.NewPicture = None, max_classes: o.MaxClasses = None, only: o.Only = None
+) -> None:
+    """Estimate how many classes there are, in several ways side by side, each with an interval."""
+    from rowssl.config import build_config
+    from rowssl.core.console import out as console
+    from rowssl.counting.base import ESTIMATORS
+    from rowssl.counting.table import count_source, print_counts
+    from rowssl.report.count_chart import check_picture, write_picture
+
+    check_picture(out)
+    file_to_write(out, "--out")
+    names = tuple(name.strip() for name in only.split(",") if name.strip()) if only else ESTIMATORS
+    counts = count_source(build_config(content_of(given)), max_classes=max_classes, names=names)
+    print_counts(counts, console)
+    if out is not None:
+        write_picture(out, counts)
+        console.print(f"written: {out}", markup=False, soft_wrap=True)

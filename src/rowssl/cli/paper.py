@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from rowssl.cli import options as o
+from rowssl.cli.options import several, takes
 from rowssl.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,37 +19,20 @@ if TYPE_CHECKING:
     from rowssl.paper.spec import Item
 
 
+@takes("data_root", "encoder", "image_size", "tail", "views", "cache", "epochs")
 def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(help="Names of `--list`, or all.")] = None,
-    out: Annotated[
-        Path, typer.Option(help="Folder of runs and results; all names share its runs, and the same command continues.")
-    ] = Path("reproduced"),
-    data_root: Annotated[
-        Path | None, typer.Option("--data-root", help="Folder with the benchmarks' files [$ROWSSL_DATA].")
-    ] = None,
-    encoder: Annotated[str | None, typer.Option(help="Name, path, hf:NAME, pixels or convnet.")] = None,
-    image_size: Annotated[int | None, typer.Option(help="Side of the encoder's input in pixels.")] = None,
-    tail: Annotated[str | None, typer.Option(help="auto, blocks:K, stage or adapter[:WIDTH].")] = None,
-    views: Annotated[
-        int | None, typer.Option(help="Cached views per image, by the epochs if not given; 0: on the fly.")
-    ] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder of the trunk cache [$ROWSSL_CACHE].")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds [0,1,2; small: 0].")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs [200, fewer for large data; small: 20].")] = None,
-    scale: Annotated[str, typer.Option(help="full, or small: 20 classes, few images, in minutes.")] = "full",
-    preset: Annotated[str | None, typer.Option(help="Preset of DTS: tuned [default], paper or official.")] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=0, help="Processes at a time [one for each GPU, else for each core]; 0 = none but this one."),
-    ] = None,
-    on: Annotated[str, typer.Option(help="local, ray or ray://address; ray?gpus=0.25&cpus=2 for a run.")] = "local",
-    show: Annotated[
-        bool, typer.Option("--list", help="Show every name, its cost, and whether its data are at hand.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the cells, what is finished and the cost.")] = False,
+    given: dict[str, Any],
+    names: o.Names = None,
+    out: o.NewRuns = Path("reproduced"),
+    seeds: o.Seeds = None,
+    scale: o.Scale = "full",
+    preset: o.Preset = None,
+    workers: o.Workers = None,
+    on: o.On = "local",
+    show: o.ListNames = False,
+    dry_run: o.DryRun = False,
 ) -> None:
     """Regenerate tables and figures of the paper: ours, the paper's, the difference, and which of its claims held."""
-    from rowssl.cli.bench import several
     from rowssl.methods.dts import PRESETS
     from rowssl.paper.catalogue import ITEMS
     from rowssl.paper.plan import SCALES, SEEDS, Settings, choose
@@ -57,11 +42,13 @@ def reproduce(
             raise InputError(f"{option} must be one of {', '.join(c for c in choices if c)}, not {value!r}.")
     if not names and not show:
         raise InputError("name what to reproduce, or see what there is with `rowssl reproduce --list`.")
+    values: dict[str, Any] = {
+        key.rpartition(".")[2]: str(value) if isinstance(value, Path) else value for key, value in given.items()
+    }
+    values["encoder"] = values.pop("name")
     settings = Settings(
-        out=out, seeds=tuple(several(seeds, int, "--seeds")) or SEEDS[scale], scale=scale,
-        data_root=None if data_root is None else str(data_root), encoder=encoder, image_size=image_size, tail=tail, views=views,
-        cache=None if cache is None else str(cache), epochs=epochs, preset=preset,
-    )  # fmt: skip
+        out=out, seeds=tuple(several(seeds, int, "--seeds")) or SEEDS[scale], scale=scale, preset=preset, **values
+    )
     items = choose(names or ["all"], ITEMS)
     if show:
         _show_list(items, settings, workers)

@@ -2,54 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from rowssl.cli import options as o
 from rowssl.cli.options import file_to_write
 from rowssl.core.errors import InputError
 
 if TYPE_CHECKING:
     from rowssl.runs.edits import Edits
+    from rowssl.runs.run import Run
 
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory of `rowssl fit`.")]
-NoReport = Annotated[bool, typer.Option("--no-report", help="Leave report.html as it is, which is quicker.")]
-EncoderPlace = Annotated[
-    str | None, typer.Option("--encoder", help="Where the pretrained encoder is, if it is not where it was.")
-]
 SHOWN = 40  # answers in the terminal's table
 LISTED = 10  # unreadable files named
 
 
 def predict(
-    run: RunFolder,
-    sources: Annotated[
-        list[str],
-        typer.Argument(metavar="IMAGES...", help="Images, folders, CSV or parquet files, or .npy/.npz embeddings."),
-    ],
-    out: Annotated[Path | None, typer.Option(help="CSV file to write instead of a table on the terminal.")] = None,
-    encoder: EncoderPlace = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    top: Annotated[int, typer.Option(help="List so many of the most likely classes with their probabilities.")] = 0,
-    abstain: Annotated[float | None, typer.Option(help="Leave answers below this confidence empty: 0.8.")] = None,
+    run: o.RunFolder,
+    sources: o.NewImages,
+    out: o.NewTable = None,
+    encoder: o.EncoderPlace = None,
+    device: o.Device = None,
+    top: o.Top = 0,
+    abstain: o.Abstain = None,
 ) -> None:
     """Say what is on new images, one at a time: class, confidence, second choice, and whether it is far from everything."""
     from rich.table import Table
 
     from rowssl.core.console import bar, err
     from rowssl.core.console import out as console
-    from rowssl.runs.classifier import load_model
+    from rowssl.runs.classifier import Classifier
     from rowssl.runs.predict import Layout, csv_file, csv_line, open_inputs, predict_inputs
 
     file_to_write(out, "--out")
     plain = out is None and not console.is_terminal  # in a pipe the answers are CSV
     layout = Layout(top, abstain, narrow=out is None and not plain)
-    model = load_model(run, encoder=encoder, device=device)
+    model = Classifier.load(run, encoder=encoder, device=device or "auto")
     inputs = open_inputs(model, sources)
     total = sum(len(one.names) + len(one.skipped) for one in inputs)
     table = Table(*layout.columns)
@@ -89,54 +82,51 @@ def predict(
     err.print(f"{said}{f', {bad:,} skipped' if bad else ''}{f': {out}' if out else ''}", markup=False, soft_wrap=True)
 
 
-USAGE = {
-    "rename": "rename CLASS NAME",
-    "merge": "merge CLASS OTHER...",
-    "split": "split CLASS",
-    "move": "move FILE... CLASS",
-    "undo": "undo",
-    "history": "history",
-}
 WORDS = {"rename": (2, 2), "merge": (2, 999), "split": (1, 1), "move": (2, 100_000), "undo": (0, 0), "history": (0, 0)}
 
 
 def edit(
-    run: RunFolder,
-    action: Annotated[str, typer.Argument(help="; ".join(USAGE.values()))],
-    words: Annotated[list[str] | None, typer.Argument(help="Classes by id or name, and what the action needs.")] = None,
-    into: Annotated[int, typer.Option(help="Number of parts of a split.")] = 2,
-    no_report: NoReport = False,
+    run: o.RunFolder,
+    action: o.Action,
+    words: o.Words = None,
+    into: o.Parts = 2,
+    no_report: o.NoReport = False,
 ) -> None:
     """Rename, merge or split classes, move an image, undo: holds in tables, report, predictions and export alike."""
     words = words or []
-    if action not in USAGE:
-        raise InputError(f"There is no edit {action!r}: choose among {', '.join(USAGE)}.")
+    if action not in o.USAGE:
+        raise InputError(f"There is no edit {action!r}: choose among {', '.join(o.USAGE)}.")
     least, most = WORDS[action]
     if not least <= len(words) <= most:
-        raise InputError(f"Use: rowssl edit RUN {USAGE[action]}.")
+        raise InputError(f"Use: rowssl edit RUN {o.USAGE[action]}.")
     if action == "history":
         _history(run)
         return
 
     from rowssl.core.console import out as console
-    from rowssl.runs import editing
 
-    report = not no_report
+    opened = _open(run, no_report)
     match action:
         case "rename":
-            changed = editing.rename(run, words[0], words[1], report=report)
+            edited = opened.rename(words[0], words[1])
         case "merge":
-            changed = editing.merge(run, words[0], words[1:], report=report)
+            edited = opened.merge(*words)
         case "split":
-            changed = editing.split(run, words[0], parts=into, report=report)
+            edited = opened.split(words[0], into)
         case "move":
-            changed = editing.move(run, words[:-1], words[-1], report=report)
+            edited = opened.move(words[:-1], words[-1])
         case _:
-            changed = editing.undo(run, report=report)
-    console.print(_said(changed.edits, len(words)), markup=False, soft_wrap=True)
-    _tell(changed.problems)
-    if changed.failed:
-        raise typer.Exit(2)
+            edited = opened.undo()
+    console.print(_said(edited.edits, len(words)), markup=False, soft_wrap=True)
+    _tell(edited)
+
+
+def _open(run: Path, no_report: bool) -> Run:
+    """The run to edit; without its report it needs no pictures."""
+    from rowssl.api import load
+    from rowssl.runs.run import Run
+
+    return Run.load(run, images=False) if no_report else load(run)
 
 
 def _said(edits: Edits, words: int) -> str:
@@ -157,13 +147,15 @@ def _said(edits: Edits, words: int) -> str:
             return f"undone: {describe(replace(edits, history=edits.history[:-1]).effective[-1])}"
 
 
-def _tell(problems: Sequence[str]) -> None:
+def _tell(run: Run) -> None:
     """What an edit could not write again."""
     from rowssl.core.console import err
     from rowssl.core.text import printable
 
-    for problem in problems:
+    for problem in run.unwritten:
         err.print(printable(problem), markup=False, soft_wrap=True)
+    if run.failed:
+        raise typer.Exit(2)
 
 
 def _history(run: Path) -> None:
@@ -179,10 +171,10 @@ def _history(run: Path) -> None:
 
 
 def suggest(
-    run: RunFolder,
-    most: Annotated[int, typer.Option("-n", "--most", min=1, help="Proposals to show.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    out: Annotated[Path | None, typer.Option(help="CSV file to write as well.")] = None,
+    run: o.RunFolder,
+    most: o.Most = 20,
+    as_json: o.AsJson = False,
+    out: o.NewTable = None,
 ) -> None:
     """Propose classes to merge and to split, the most probable first, each with the command that does it."""
     import json
@@ -192,10 +184,11 @@ def suggest(
     from rowssl.core.files import write_text
     from rowssl.core.text import printable
     from rowssl.runs.predict import csv_line
+    from rowssl.runs.run import Run
     from rowssl.runs.suggest import suggest as proposals_of
 
     file_to_write(out, "--out")
-    found = proposals_of(run, most)
+    found = proposals_of(Run.load(run, images=False), most)
     if out is not None:
         columns = ("kind", "class", "other", "probability", "size", "other_size", "command")
         lines = [csv_line(columns)]
@@ -223,40 +216,38 @@ def suggest(
 
 
 def relabel(
-    run: RunFolder,
-    corrections: Annotated[Path, typer.Argument(help="CSV with file,label; or predictions.csv with changed classes.")],
-    no_report: NoReport = False,
+    run: o.RunFolder,
+    corrections: o.Corrections,
+    no_report: o.NoReport = False,
 ) -> None:
     """Record corrected labels of training images; `rowssl fit --from RUN` then trains with them."""
     from rowssl.core.console import err
     from rowssl.core.console import out as console
-    from rowssl.runs.editing import relabel as record
 
-    done = record(run, corrections, report=not no_report)
+    edited, done = _open(run, no_report).relabelled(corrections)
     said = f"{done.corrected:,} corrected, {done.confirmed:,} confirmed"
     if done.new:
         said += f"; new labels: {', '.join(done.new)}"
     console.print(said, markup=False, soft_wrap=True)
-    for label, hint in zip(done.new, done.hints, strict=True):
+    for label, hint in done.new.items():
         if hint:
             err.print(f"{label} is new: {hint}? `rowssl edit {run} undo` takes it back", markup=False, soft_wrap=True)
-    _tell(done.problems)
-    if done.failed:
-        raise typer.Exit(2)
+    _tell(edited)
     console.print(f"train with them: rowssl fit --from {run} --out NEW", markup=False, soft_wrap=True)
 
 
 def export(
-    run: RunFolder,
-    onnx: Annotated[Path, typer.Option("--onnx", help="File to write, such as model.onnx.")],
-    encoder: EncoderPlace = None,
+    run: o.RunFolder,
+    onnx: o.Onnx,
+    encoder: o.EncoderPlace = None,
 ) -> None:
     """Write the model as one ONNX file, from pixels or embeddings to class scores, checked against the model."""
     from rowssl.core.console import out as console
+    from rowssl.runs.classifier import Classifier
     from rowssl.runs.export import export_onnx
 
     file_to_write(onnx, "--onnx")
-    done = export_onnx(run, onnx, encoder=encoder)
+    done = export_onnx(Classifier.load(run, encoder=encoder), onnx)
     said = f"{done.path}: {done.size / 1e6:.1f} MB, answers like the model on {done.checked} inputs"
     console.print(
         f"{said} ({done.real} training rows, {done.checked - done.real} random)", markup=False, soft_wrap=True
@@ -264,14 +255,14 @@ def export(
 
 
 def serve(
-    run: RunFolder,
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
-    host: Annotated[str, typer.Option(help="Where to listen; beyond this machine a token is needed.")] = "127.0.0.1",
-    token: Annotated[str | None, typer.Option(help="Token that every request must carry [made where needed].")] = None,
-    encoder: EncoderPlace = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    run: o.RunFolder,
+    port: o.Port = 8000,
+    host: o.Host = "127.0.0.1",
+    token: o.Token = None,
+    encoder: o.EncoderPlace = None,
+    device: o.Device = None,
 ) -> None:
     """Show a run in the browser: drop images, browse and edit the classes; with a JSON API."""
     from rowssl.serve import serve as run_server
 
-    run_server(run, host=host, port=port, token=token, encoder=encoder, device=device)
+    run_server(run, host=host, port=port, token=token, encoder=encoder, device=device or "auto")

@@ -79,7 +79,11 @@ def read_plain(path: Path, largest: int = LARGEST, *, links: bool = False) -> by
 
 def read_json(path: Path, largest: int = LARGEST, *, links: bool = False) -> Any:
     """The value in a JSON file of a run; InputError names the file that cannot be read or holds none."""
-    content = read_plain(path, largest, links=links)
+    return parse_json(read_plain(path, largest, links=links), path)
+
+
+def parse_json(content: bytes, path: Path) -> Any:
+    """The value in the content of a file; InputError names the file."""
     needed = PARSED * len(content)
     if len(content) > UNASKED and 0 < available_memory() < needed:
         raise NoRoomError(f"{path} may need {needed / 1e9:.1f} GB to be read, more than the memory that is free.")

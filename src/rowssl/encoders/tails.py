@@ -9,18 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rowssl.encoders.convnet import ConvNet
 from rowssl.encoders.standardised import Standardised
 from rowssl.encoders.vit import LastBlocks
 
-__all__ = ["AdapterTail", "BlockTail", "ConvNet", "Frozen", "Pool", "StageTail", "is_from_scratch"]
+__all__ = ["AdapterTail", "BlockTail", "Frozen", "Pool", "StageTail", "is_from_scratch"]
 
 BlockTail = LastBlocks  # tokens (B, T, d) -> (B, d)
 
 
 def is_from_scratch(tail: nn.Module) -> bool:
     """Whether a whole network is trained, and not the end of a pretrained one."""
-    return any(isinstance(part, ConvNet) for part in tail.modules())
+    return any(getattr(part, "from_scratch", False) for part in tail.modules())
 
 
 class Frozen(nn.Module):

@@ -1,62 +1,32 @@
-"""The methods by name: one file each, one dict, no registry."""
+"""The methods by name: each a class with a `name` in a file of this folder, or of `methods/` in a folder of `ROWSSL_PLUGINS`."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from inspect import signature
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from rowssl.core.errors import InputError
-from rowssl.methods.bacon import BaCon
-from rowssl.methods.base import Method
-from rowssl.methods.dts import DTS, dts_options
-from rowssl.methods.gcd import GCD
-from rowssl.methods.kmeans import KMeans
-from rowssl.methods.opencon import OpenCon
-from rowssl.methods.orca import ORCA
-from rowssl.methods.promptcal import PromptCAL
-from rowssl.methods.simgcd import SimGCD
-from rowssl.methods.transfer import Auto, Transfer
-from rowssl.methods.trssl import TRSSL
+from rowssl.core.listing import Listing, with_plugins
 
-METHODS: dict[str, type[Method]] = {
-    "auto": Auto,
-    "transfer": Transfer,
-    "kmeans": KMeans,
-    "gcd": GCD,
-    "orca": ORCA,
-    "trssl": TRSSL,
-    "opencon": OpenCon,
-    "promptcal": PromptCAL,
-    "bacon": BaCon,
-    "simgcd": SimGCD,
-    "dts": DTS,
-}
+if TYPE_CHECKING:
+    from torch import nn
+
+    from rowssl.methods.base import Method
+
+__path__ = with_plugins(__path__, "methods")
+METHODS: Listing[type[Method]] = Listing(__name__, first=("auto", "transfer"))
 
 
 def check_method(name: str, options: dict[str, Any]) -> None:
     """Refuse an unknown method or option before hours are spent on features; InputError names it."""
     if name not in METHODS:
         raise InputError(f"There is no method '{name}': choose one of {', '.join(METHODS)}.")
-    if name == "dts":
-        dts_options(**options)
-        return
-    known = {key for key, p in signature(METHODS[name].__init__).parameters.items() if p.kind is p.KEYWORD_ONLY}
-    for option in options:
-        if option not in known:
-            raise InputError(f"Method {name} has no option '{option}': choose among {', '.join(sorted(known))}.")
+    METHODS[name].read_options(options)
 
 
 def method_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Every option of a method with its value: as given, else its default. What a run is known by beside its configuration."""
+    """Every option of a method with its value: as given, else its default. A run's identity holds them."""
     check_method(name, options)
-    if name == "dts":
-        return asdict(dts_options(**options))
-    parameters = signature(METHODS[name].__init__).parameters.values()
-    own = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
-    return {key: value for key, value in own.items() if key != "seed"} | options
+    return METHODS[name].read_options(options).model_dump()
 
 
 def build_method(

@@ -8,7 +8,7 @@ the contrastive branch its soft labels.
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -21,12 +21,9 @@ from rowssl.core.distributed import gather
 from rowssl.core.errors import InputError
 from rowssl.data.feed import Batch, Feed
 from rowssl.methods import losses
-from rowssl.methods.base import Method, Step, check_choice, projector_sizes, teacher_temperature
+from rowssl.methods.base import Method, Step, option, projector_sizes, teacher_temperature
 from rowssl.methods.heads import CosineClassifier, contrastive_head
 from rowssl.methods.kmeans import read_out
-
-READOUTS = ("kmeans", "semi_kmeans", "classifier")
-PRIORS = ("rank", "matched", "oracle")
 
 
 def class_sizes(cluster: Tensor, target: Tensor, n_old: int, n_classes: int, how: str) -> Tensor:
@@ -94,54 +91,62 @@ def soft_contrastive(first: Tensor, second: Tensor, label: Tensor, temperature: 
 class BaCon(Method):
     """Two tails, one estimate of how many rows each class has."""
 
+    name: ClassVar[str] = "bacon"
+    label: ClassVar[str] = "BaCon"
+
     size: Tensor  # estimated rows of each class, (C,)
     draw_seed: Tensor  # of the sampling
 
-    def __init__(
-        self,
-        tail: nn.Module,
-        *,
-        projector_hidden: int | None = None,
-        projector_out: int | None = None,
-        head_outputs: int = 0,  # directions on top of the projector, 65,536 in the paper; 0: none
-        supervised_weight: float = 0.35,  # lambda: labelled terms get it, unlabelled ones 1 - lambda
-        epsilon: float = 1.0,  # weight of the debiasing regulariser
-        debias_power: float = 1.1,  # the mean prediction is divided by size^debias_power
-        adjust_power: float = 0.5,  # soft labels are softmax(o / tau_s - adjust_power log pi)
-        alpha: float = 0.0,  # sampling rate (min size / size)^alpha of classes with a label in the batch
-        beta: float = 0.5,  # and (min size / size)^beta of the others
-        soft_from: int = 1,  # first epoch with the soft contrastive term
-        estimate_every: int = 10,  # epochs between estimates of the class distribution
-        # Sizes of the clusters matched to known classes: "rank" (published) hands them out in the order of the labelled
-        # counts, so labelled and unlabelled rows must agree on it; "matched" as they are. "oracle": all true sizes.
-        class_prior: str = "rank",
-        tau_s: float = 0.1,
-        tau_t: tuple[float, float] = (0.07, 0.04),
-        tau_t_epochs: int = 30,
-        tau_u: float = 1.0,  # InfoNCE
-        tau_c: float = 0.07,  # supervised and soft contrastive
-        readout: str = "kmeans",  # or "semi_kmeans", or "classifier": the CE branch answers, which the paper discards
-        n_init: int = 10,
-        max_iter: int = 300,
-        oracle_truth: Tensor | None = None,  # (N,) true classes, read by class_prior="oracle" only
-        **common: Any,
-    ) -> None:
-        super().__init__(tail, **common)
-        hidden, out = projector_sizes(self.out_dim, projector_hidden, projector_out)
+    class Options(Method.Options):
+        """Hyper-parameters of BaCon."""
+
+        projector_hidden: int | None = option(
+            None, "width of the projector's hidden layers; by default as the feature's width asks"
+        )
+        projector_out: int | None = option(
+            None, "length of the projector's embedding; by default as the feature's width asks"
+        )
+        head_outputs: int = option(0, "directions on top of the projector, 65,536 in the paper; 0: none")
+        supervised_weight: float = option(0.35, "lambda: labelled terms get it, unlabelled ones 1 - lambda")
+        epsilon: float = option(1.0, "weight of the debiasing regulariser")
+        debias_power: float = option(1.1, "the mean prediction is divided by size^debias_power")
+        adjust_power: float = option(0.5, "soft labels are softmax(o / tau_s - adjust_power log pi)")
+        alpha: float = option(0.0, "sampling rate (min size / size)^alpha of classes with a label in the batch")
+        beta: float = option(0.5, "sampling rate (min size / size)^beta of the other classes")
+        soft_from: int = option(1, "first epoch with the soft contrastive term")
+        estimate_every: int = option(10, "epochs between estimates of the class distribution")
+        class_prior: Literal["rank", "matched", "oracle"] = option(
+            "rank",
+            "sizes of the clusters matched to known classes: rank (published) hands them out in the order of the labelled "
+            "counts, so labelled and unlabelled rows must agree on it; matched: as they are; oracle: all true sizes",
+        )
+        tau_s: float = option(0.1, "student temperature")
+        tau_t: tuple[float, float] = option(
+            (0.07, 0.04), "teacher temperature, in the first epoch and from tau_t_epochs on"
+        )
+        tau_t_epochs: int = option(30, "epochs in which the teacher temperature falls")
+        tau_u: float = option(1.0, "temperature of InfoNCE")
+        tau_c: float = option(0.07, "temperature of the supervised and the soft contrastive loss")
+        readout: Literal["kmeans", "semi_kmeans", "classifier"] = option(
+            "kmeans", "clusters of the features, or classifier: the CE branch answers, which the paper discards"
+        )
+        n_init: int = option(10, "starts of the k-means that reads the classes out")
+        max_iter: int = option(300, "rounds of each start at the most")
+
+    options: Options
+
+    def __init__(self, tail: nn.Module, *, oracle_truth: Tensor | None = None, **arguments: Any) -> None:
+        super().__init__(tail, **arguments)
+        opt = self.options
+        hidden, out = projector_sizes(self.out_dim, opt.projector_hidden, opt.projector_out)
         self.projector = contrastive_head(
-            self.out_dim, hidden=hidden, out=out, outputs=head_outputs, generator=self.generator
+            self.out_dim, hidden=hidden, out=out, outputs=opt.head_outputs, generator=self.generator
         )
         self.ce_tail = copy.deepcopy(tail)
         self.ce_classifier = CosineClassifier(self.out_dim, self.n_classes, generator=self.generator)
-        self.supervised_weight, self.epsilon, self.debias_power = supervised_weight, epsilon, debias_power
-        self.adjust_power, self.alpha, self.beta = adjust_power, alpha, beta
-        self.soft_from, self.estimate_every = soft_from, estimate_every
-        self.tau_s, self.tau_t, self.tau_t_epochs, self.tau_u, self.tau_c = tau_s, tau_t, tau_t_epochs, tau_u, tau_c
-        self.readout, self.n_init, self.max_iter = check_choice("readout", readout, READOUTS), n_init, max_iter
-        self.class_prior = check_choice("class_prior", class_prior, PRIORS)
         self.register_buffer("size", torch.full((self.n_classes,), self.n_rows / self.n_classes))
         self.register_buffer("draw_seed", torch.tensor(self.seed))
-        if class_prior == "oracle":
+        if opt.class_prior == "oracle":
             self.size.copy_(true_sizes(oracle_truth, self.n_old, self.n_classes))
 
     def start(self, feed: Feed) -> None:
@@ -152,35 +157,37 @@ class BaCon(Method):
     @torch.no_grad()
     def begin_epoch(self, feed: Feed, epoch: int) -> None:
         """Estimate the class distribution by k-means on the contrastive branch's features."""
-        if self.class_prior != "oracle" and epoch % self.estimate_every == 0:
+        opt = self.options
+        if opt.class_prior != "oracle" and epoch % opt.estimate_every == 0:
             k = min(self.n_classes, len(feed))
-            found = kmeans(self.unit_features(feed), k, seed=feed.seed, n_init=self.n_init, max_iter=self.max_iter)
+            found = kmeans(self.unit_features(feed), k, seed=feed.seed, n_init=opt.n_init, max_iter=opt.max_iter)
             cluster, target = torch.as_tensor(found.labels).cpu(), feed.targets.cpu()
-            self.size.copy_(class_sizes(cluster, target, self.n_old, self.n_classes, self.class_prior))
+            self.size.copy_(class_sizes(cluster, target, self.n_old, self.n_classes, opt.class_prior))
 
     def loss(self, batch: Batch) -> Step:
         """CE: (1 - lambda) (distillation + epsilon R) + lambda cross-entropy; CL: GCD's two terms and the soft one."""
+        opt = self.options
         x = batch.both_views
         o0, o1, h0, h1 = gather(
             len(batch.index), *self.ce_classifier(self.ce_tail(x)).chunk(2), *self.projector(self.tail(x)).chunk(2)
         )
-        tau_t = teacher_temperature(batch.epoch, *self.tau_t, self.tau_t_epochs)
+        tau_t = teacher_temperature(batch.epoch, *opt.tau_t, opt.tau_t_epochs)
         teacher = (F.softmax(o0.detach() / tau_t, dim=1), F.softmax(o1.detach() / tau_t, dim=1))
-        student = (o0 / self.tau_s, o1 / self.tau_s)
-        regulariser = debiased_entropy_gap(F.softmax(torch.cat(student), dim=1), self.size, self.debias_power)
+        student = (o0 / opt.tau_s, o1 / opt.tau_s)
+        regulariser = debiased_entropy_gap(F.softmax(torch.cat(student), dim=1), self.size, opt.debias_power)
 
-        weight = share = self.supervised_weight
+        weight = share = opt.supervised_weight
         soft = h0.sum() * 0.0
-        if batch.epoch >= self.soft_from:  # half of the weight of the labels goes to the soft labels
+        if batch.epoch >= opt.soft_from:  # half of the weight of the labels goes to the soft labels
             label, kept = self._soft_labels(student, batch)
-            soft, share = soft_contrastive(h0[kept], h1[kept], label[kept], self.tau_c), weight / 2
+            soft, share = soft_contrastive(h0[kept], h1[kept], label[kept], opt.tau_c), weight / 2
         return Step(
             {
                 "distillation": (1 - weight) * losses.crossed_distillation(teacher, student),
-                "debiasing": (1 - weight) * self.epsilon * regulariser,
+                "debiasing": (1 - weight) * opt.epsilon * regulariser,
                 "classification": weight * losses.labelled_cross_entropy(student, batch.target),
-                "contrastive": (1 - weight) * losses.info_nce_batch(h0, h1, self.tau_u),
-                "supervised_contrastive": share * losses.sup_con(h0, h1, batch.target, self.tau_c),
+                "contrastive": (1 - weight) * losses.info_nce_batch(h0, h1, opt.tau_u),
+                "supervised_contrastive": share * losses.sup_con(h0, h1, batch.target, opt.tau_c),
                 "soft_contrastive": share * soft,
             }
         )
@@ -188,13 +195,14 @@ class BaCon(Method):
     @torch.no_grad()
     def _soft_labels(self, student: tuple[Tensor, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
         """Debiased soft labels (B, C) of the rows, and which rows take part: all labelled, sampled unlabelled ones (B,)."""
-        adjust = self.adjust_power * (self.size / self.size.sum()).log()
+        opt = self.options
+        adjust = opt.adjust_power * (self.size / self.size.sum()).log()
         label = (F.softmax(student[0] - adjust, dim=1) + F.softmax(student[1] - adjust, dim=1)) / 2
         unlabelled = batch.target < 0
         present = torch.zeros_like(self.size, dtype=torch.bool)
         present[batch.target[~unlabelled]] = True
         scarce = self.size.min() / self.size
-        rate = torch.where(present, scarce**self.alpha, scarce**self.beta)
+        rate = torch.where(present, scarce**opt.alpha, scarce**opt.beta)
         confidence, predicted = label[unlabelled].max(1)
         chance = np.random.default_rng([int(self.draw_seed), 31, batch.step]).random(len(predicted))
         drawn = torch.from_numpy(chance).to(rate.device) < rate[predicted]
@@ -204,8 +212,9 @@ class BaCon(Method):
 
     def finish(self, feed: Feed) -> None:
         """The model is the contrastive branch with clusters of its features, or the classification branch."""
-        if self.readout == "classifier":
+        opt = self.options
+        if opt.readout == "classifier":
             self.tail.load_state_dict(self.ce_tail.state_dict())
             self.classifier.load_state_dict(self.ce_classifier.state_dict())
         else:
-            read_out(self, feed, self.readout, n_init=self.n_init, max_iter=self.max_iter)
+            read_out(self, feed, opt.readout, n_init=opt.n_init, max_iter=opt.max_iter)

@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, Literal, get_args, get_origin, overload
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
 from rowssl.clustering.assignment import hungarian
@@ -35,6 +36,11 @@ class Step:
     extras: dict[str, Tensor] = field(default_factory=dict)
 
 
+def option(default: Any, help: str, **limits: Any) -> Any:
+    """A documented field of a method's `Options`; `limits` are those of `pydantic.Field`: `ge`, `gt`, `le`, `lt`."""
+    return Field(default, description=help, **limits)
+
+
 class Method(nn.Module):
     """Base of all methods: the trainable tail, the common classifier, and inference that looks at one row at a time.
 
@@ -48,21 +54,54 @@ class Method(nn.Module):
         Size of the training set, for methods that remember something per row.
     seed : int
         Seed of the initial weights.
+    **given
+        Fields of the method's `Options`.
     """
 
+    class Options(BaseModel):
+        """A method's hyper-parameters, each with a default and a help line; an unknown one is refused."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: ClassVar[str]  # on the command line
+    label: ClassVar[str]  # in tables
+    options: Options
     trains: ClassVar[bool] = True  # False: nothing to optimise, `finish` does it all
     tunes: ClassVar[bool] = False  # takes features as wide as they are, and views of labelled pictures alone
     least_views: ClassVar[int] = 1  # of each image, that are cached where the user asks for no number
     remembers_rows = False  # True: `training_tailedness` says more than `tailedness` of the same rows
 
-    def __init__(self, tail: nn.Module, *, n_old: int, n_classes: int, n_rows: int, seed: int = 0) -> None:
+    def __init__(
+        self, tail: nn.Module, *, n_old: int, n_classes: int, n_rows: int, seed: int = 0, **given: Any
+    ) -> None:
         super().__init__()
+        self.options = self.read_options(given)
         self.n_old, self.n_classes, self.n_rows, self.seed = n_old, n_classes, n_rows, seed
         self.generator = torch.Generator().manual_seed(seed)
         self.tail = tail
         self.out_dim = int(tail.out_dim)  # type: ignore[arg-type]
         self.classifier = CosineClassifier(self.out_dim, n_classes, generator=self.generator)
         self.kept: Kept | None = None  # where hidden labels judge the training
+
+    @classmethod
+    def read_options(cls, given: dict[str, Any]) -> Options:
+        """The hyper-parameters with these values; InputError names the first that is unknown or cannot be."""
+        try:
+            return cls.Options(**given)
+        except ValidationError as error:
+            raise InputError(cls._refusal(error)) from error
+
+    @classmethod
+    def _refusal(cls, error: ValidationError) -> str:
+        """What is wrong with the first wrong option, in one sentence."""
+        first = error.errors()[0]
+        name, fields = str(first["loc"][0]), cls.Options.model_fields
+        if name not in fields:
+            return f"Method {cls.name} has no option '{name}': choose among {', '.join(sorted(fields))}."
+        if get_origin(fields[name].annotation) is Literal:
+            choices = ", ".join(map(str, get_args(fields[name].annotation)))
+            return f"Option {name} must be one of {choices}, not {first['input']!r}."
+        return f"Option {name}: {first['msg'].lower()}, not {first['input']!r}."
 
     @staticmethod
     def wrap_tail(tail: nn.Module, options: dict[str, Any]) -> nn.Module:
@@ -326,10 +365,3 @@ def projector_sizes(dim: int, hidden: int | None, out: int | None) -> tuple[int,
 def seeded_rows(count: int, size: int, seed: int) -> np.ndarray:
     """`size` distinct rows of `count` in random order."""
     return np.random.default_rng([seed, 21]).permutation(count)[:size]
-
-
-def check_choice(option: str, value: str, choices: tuple[str, ...]) -> str:
-    """The value, if it is one of the choices."""
-    if value not in choices:
-        raise InputError(f"Option {option} must be one of {', '.join(choices)}, not '{value}'.")
-    return value

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import ConfigDict, Field, ValidationError
-from pydantic.dataclasses import dataclass
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from rowssl.clustering.assignment import hungarian
@@ -36,6 +34,7 @@ from rowssl.methods.base import (
     Step,
     cosine,
     joined,
+    option,
     projector_sizes,
     seeded_rows,
     teacher_temperature,
@@ -80,98 +79,111 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class DTSOptions:
-    """Options of DTS. The defaults are the `paper` preset: the paper's equations and appendix B."""
-
-    projector_hidden: Count | None = None  # default: by the size of z
-    projector_out: Count | None = None
-    lambda_rep: Share = 0.35  # weight of l_sup, Eq. (3)
-    epsilon: float = 4.0  # weight of the mean-entropy regulariser
-    tau_s: Positive = 0.1  # student temperature
-    tau_t: tuple[Positive, Positive] = (0.07, 0.04)  # teacher temperature, first epoch and from tau_t_epochs on
-    tau_t_epochs: Count = 30
-    tau_t_shape: Literal["linear", "cosine"] = "linear"
-    key_momentum: Share = 0.999  # of the key network; 0: the key network is the query network of the step before
-
-    queue_size: Count = 4096  # Q
-    queue_init: Literal["empty", "random", "data"] = (
-        "empty"  # validity mask; random keys of class 0; keys of random rows
-    )
-    mask_same_image: bool = False  # leave older keys of the anchor's own image out of its negatives
-    sup_temperature: Annotated[float, Field(ge=0.025)] = 1.0  # of l_sup; below, e^{1 / tau} would not fit
-    sup_on: Literal["labelled", "all"] = "labelled"  # l_sup averaged over B_l or over B
-    ignore_unlabelled_negatives: bool = False  # unlabelled queue entries are not negatives of l_sup
-
-    n_prototypes: Count | None = None  # M, default C
-    n_neighbours: Count = 15  # K
-    knn_weighting: Literal["rank", "uniform"] = "rank"
-    density_scale: Literal["mean", "sum"] = "mean"
-    proto_init: Literal["queue", "train"] = "queue"  # k-means on Q random rows' keys, or on two views of all rows
-    proto_update: Literal["queue", "batch"] = "queue"  # Eq. (8) over the queue, or over the batch's keys
-    lambda_tail: Share = 0.9
-    tau_min: Positive = 0.05  # Eq. (9)
-    tau_max: Positive = 1.0
-
-    lambda_var: float = 1.0  # Eq. (11)
-    u_scale: float = 1.0
-    u_mask: Literal["all", "top1"] = "all"  # u enters every logit, or only the largest
-    u_moves: Literal["anywhere", "within"] = "anywhere"  # probability from class to class, or never from known to novel
-    u_momentum: Share = 0.0  # 0: std of this epoch; 0.9: smoothed
-    u_empty: Literal["zero", "keep", "one", "max"] = "zero"  # class with none or one sample
-    pseudo_label: Literal["teacher", "student"] = "teacher"  # class of S^c: argmax of q, or of the plain logits
-    # Start of the classifier: random; k-means of the encoder's features (the public code's experiments), clusters of known
-    # classes matched to them on the labelled rows; semi-supervised k-means, labelled rows pinned to their classes; or the
-    # answer of the closed form `transfer`.
-    classifier_init: Literal["random", "kmeans", "semi_kmeans", "transfer"] = "random"
-
-    # Ablations of the paper's appendix.
-    score: Literal["prototype", "instance", "loss"] = "prototype"
-    temperature: Literal["density", "constant", "cosine", "estimated_prior", "true_prior"] = "density"
-    tau_constant: Positive = 0.07  # for temperature="constant"
-    uncertainty: Literal["tailedness", "none", "confidence", "estimated_prior", "true_prior"] = "tailedness"
-
-    @property
-    def oracle(self) -> bool:
-        """Whether an option looks at the true classes."""
-        return "true_prior" in (self.temperature, self.uncertainty)
-
-
-def dts_options(preset: str = "tuned", **overrides: Any) -> DTSOptions:
-    """Options of a preset with some of them changed."""
-    if preset not in PRESETS:
-        raise InputError(f"DTS has no preset '{preset}': choose one of {', '.join(PRESETS)}.")
-    names = {field.name for field in fields(DTSOptions)}
-    for name in overrides:
-        if name not in names:
-            raise InputError(f"DTS has no option '{name}': choose among {', '.join(sorted(names))}.")
-    try:
-        return DTSOptions(**{**PRESETS[preset], **overrides})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"DTS option {first['loc'][0]}: {first['msg'].lower()}, not {first['input']!r}.") from error
-
-
 class DTS(Method):
     """Two uses of tailedness: a temperature per anchor (Eq. 9) and a class uncertainty in the pseudo-labels (Eq. 11)."""
+
+    name: ClassVar[str] = "dts"
+    label: ClassVar[str] = "DTS"
 
     prototypes: Tensor  # m_j, (M, d)
     u: Tensor  # class uncertainty, (C,)
 
-    def __init__(
-        self,
-        tail: nn.Module,
-        *,
-        n_old: int,
-        n_classes: int,
-        n_rows: int,
-        seed: int = 0,
-        preset: str = "tuned",
-        oracle_truth: Tensor | None = None,  # (N,) true classes, read by the true_prior oracles only
-        **options: Any,
-    ) -> None:
-        super().__init__(tail, n_old=n_old, n_classes=n_classes, n_rows=n_rows, seed=seed)
-        self.options = opt = dts_options(preset, **options)
+    class Options(Method.Options):
+        """Hyper-parameters of DTS. The defaults are those of the preset `paper`: the paper's equations and appendix B."""
+
+        preset: Literal["tuned", "paper", "official"] = Field(
+            "tuned",
+            exclude=True,
+            description="where the other options begin: docs/methods/dts.md; the defaults here are those of paper",
+        )
+        projector_hidden: Count | None = option(
+            None, "width of the projector's hidden layers; by default as the feature's width asks"
+        )
+        projector_out: Count | None = option(
+            None, "length of the projector's embedding; by default as the feature's width asks"
+        )
+        lambda_rep: Share = option(0.35, "weight of l_sup, Eq. (3)")
+        epsilon: float = option(4.0, "weight of the mean-entropy regulariser")
+        tau_s: Positive = option(0.1, "student temperature")
+        tau_t: tuple[Positive, Positive] = option(
+            (0.07, 0.04), "teacher temperature, first epoch and from tau_t_epochs on"
+        )
+        tau_t_epochs: Count = option(30, "epochs in which the teacher temperature falls")
+        tau_t_shape: Literal["linear", "cosine"] = option("linear", "how the teacher temperature falls")
+        key_momentum: Share = option(
+            0.999, "momentum of the key network; 0: it is the query network of the step before"
+        )
+
+        queue_size: Count = option(4096, "Q")
+        queue_init: Literal["empty", "random", "data"] = option(
+            "empty", "what the queue begins with: nothing; random keys of class 0; keys of random rows"
+        )
+        mask_same_image: bool = option(False, "leave older keys of the anchor's own image out of its negatives")
+        sup_temperature: Annotated[float, Field(ge=0.025)] = option(
+            1.0, "temperature of l_sup; below, e^{1 / tau} would not fit"
+        )
+        sup_on: Literal["labelled", "all"] = option("labelled", "l_sup averaged over B_l or over B")
+        ignore_unlabelled_negatives: bool = option(False, "unlabelled queue entries are not negatives of l_sup")
+
+        n_prototypes: Count | None = option(None, "M; by default C")
+        n_neighbours: Count = option(15, "K")
+        knn_weighting: Literal["rank", "uniform"] = option("rank", "how neighbours count for the density")
+        density_scale: Literal["mean", "sum"] = option("mean", "mean or sum over the neighbours")
+        proto_init: Literal["queue", "train"] = option(
+            "queue", "k-means on Q random rows' keys, or on two views of all rows"
+        )
+        proto_update: Literal["queue", "batch"] = option("queue", "Eq. (8) over the queue, or over the batch's keys")
+        lambda_tail: Share = option(0.9, "momentum of the prototypes, Eq. (8)")
+        tau_min: Positive = option(0.05, "least temperature, Eq. (9)")
+        tau_max: Positive = option(1.0, "greatest temperature, Eq. (9)")
+
+        lambda_var: float = option(1.0, "lambda_var, Eq. (11)")
+        u_scale: float = option(1.0, "factor of the class uncertainty")
+        u_mask: Literal["all", "top1"] = option(
+            "all", "whether the uncertainty enters every logit, or only the largest"
+        )
+        u_moves: Literal["anywhere", "within"] = option(
+            "anywhere", "probability moves from class to class, or never from known to novel"
+        )
+        u_momentum: Share = option(0.0, "0: std of this epoch; 0.9: smoothed")
+        u_empty: Literal["zero", "keep", "one", "max"] = option(
+            "zero", "uncertainty of a class with none or one sample"
+        )
+        pseudo_label: Literal["teacher", "student"] = option(
+            "teacher", "class of S^c: argmax of q, or of the plain logits"
+        )
+        classifier_init: Literal["random", "kmeans", "semi_kmeans", "transfer"] = option(
+            "random",
+            "where the classifier begins: random; clusters of the features, with labelled rows pinned to their classes "
+            "(semi_kmeans) or not; the answer of transfer",
+        )
+
+        score: Literal["prototype", "instance", "loss"] = option(
+            "prototype", "ablation: tailedness of the nearest prototype, of the row itself, or by its own loss"
+        )
+        temperature: Literal["density", "constant", "cosine", "estimated_prior", "true_prior"] = option(
+            "density", "ablation: what takes the place of Eq. (9); true_prior: oracle"
+        )
+        tau_constant: Positive = option(0.07, "temperature of the ablation constant")
+        uncertainty: Literal["tailedness", "none", "confidence", "estimated_prior", "true_prior"] = option(
+            "tailedness", "ablation: what takes the place of the class uncertainty; true_prior: oracle"
+        )
+
+        @model_validator(mode="before")
+        @classmethod
+        def _begin_with_the_preset(cls, given: Any) -> Any:
+            return {**PRESETS.get(str(given.get("preset", "tuned")), {}), **given}
+
+        @property
+        def oracle(self) -> bool:
+            """Whether an option looks at the true classes."""
+            return "true_prior" in (self.temperature, self.uncertainty)
+
+    options: Options
+
+    def __init__(self, tail: nn.Module, *, oracle_truth: Tensor | None = None, **arguments: Any) -> None:
+        super().__init__(tail, **arguments)
+        opt, n_classes, n_rows = self.options, self.n_classes, self.n_rows
         if opt.oracle and oracle_truth is None:
             raise InputError("The true_prior oracle of DTS needs the true class of every row (oracle_truth).")
         hidden, out = projector_sizes(self.out_dim, opt.projector_hidden, opt.projector_out)

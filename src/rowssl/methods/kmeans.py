@@ -9,30 +9,36 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rowssl.clustering.assignment import hungarian
 from rowssl.clustering.kmeans import kmeans, semi_supervised_kmeans
 from rowssl.core import distributed
 from rowssl.data.feed import Feed
-from rowssl.methods.base import Method
+from rowssl.methods.base import Method, option
 
-READOUTS = ("kmeans", "semi_kmeans")
 BEYOND = 4.0  # length of a centroid that no unit feature is nearest to
 
 
 class KMeans(Method):
     """Cluster labelled and unlabelled rows together; labels only tell which cluster to call which known class."""
 
+    name: ClassVar[str] = "kmeans"
+    label: ClassVar[str] = "k-means"
+
     trains: ClassVar[bool] = False
 
-    def __init__(self, tail: nn.Module, *, n_init: int = 10, max_iter: int = 300, **common: Any) -> None:
-        super().__init__(tail, **common)
-        self.n_init, self.max_iter = n_init, max_iter
+    class Options(Method.Options):
+        """Hyper-parameters of k-means."""
+
+        n_init: int = option(10, "starts of the k-means that reads the classes out")
+        max_iter: int = option(300, "rounds of each start at the most")
+
+    options: Options
 
     def finish(self, feed: Feed) -> None:
         """Centroids of unit features become the classifier; the clusters of known classes come first."""
-        read_out(self, feed, "kmeans", n_init=self.n_init, max_iter=self.max_iter)
+        read_out(self, feed, "kmeans", n_init=self.options.n_init, max_iter=self.options.max_iter)
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ h = g(z) is the unit embedding, m_c the prototype of class c, unit too; they mov
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from rowssl.core import distributed
 from rowssl.core.console import track
-from rowssl.core.errors import InputError
 from rowssl.data.feed import Batch, Feed
 from rowssl.methods import losses
-from rowssl.methods.base import HeadPrior, Method, Step, check_choice, cosine, projector_sizes
+from rowssl.methods.base import HeadPrior, Method, Step, cosine, option, projector_sizes
 from rowssl.methods.heads import CosineClassifier, Projector
 
 READOUT_STEPS, READOUT_ROWS, READOUT_RATE, READOUT_MOMENTUM, READOUT_SCALE = 1000, 256, 0.3, 0.9, 20.0
@@ -84,44 +83,48 @@ def follow_prototypes(
 class OpenCon(Method):
     """Three contrastive losses, each among its own rows: labelled, unlabelled, and unlabelled that look novel."""
 
+    name: ClassVar[str] = "opencon"
+    label: ClassVar[str] = "OpenCon"
+
     prototypes: Tensor  # m_c, (C, out)
 
-    def __init__(
-        self,
-        tail: nn.Module,
-        *,
-        projector_hidden: int | None = None,
-        projector_out: int | None = 128,
-        weight_labelled: float = 0.2,  # lambda_l, of L_l
-        weight_unlabelled: float = 1.0,  # lambda_u, of L_u
-        weight_novel: float = 0.1,  # lambda_n, of L_n, reached linearly ...
-        ramp: float = 0.5,  # ... over this share of the epochs
-        tau_labelled: float = 0.1,
-        tau_unlabelled: float = 0.4,
-        tau_novel: float = 0.7,
-        known_share: float = 0.7,  # p: lambda is set such that this share of the labelled rows counts as known
-        momentum: float = 0.9,  # gamma of the prototypes
-        weight_entropy: float = 0.05,
-        scale: float = 10.0,  # of the cosines in the entropy term
-        entropy_prior: str = "balanced",  # all classes equally large; "uniform": plain entropy; "true_prior": oracle
-        labelled_ratio: float = 0.5,  # what "balanced" takes for the labelled share of a known class
-        oracle_truth: Tensor | None = None,  # (N,) true classes, read by the true_prior oracle only
-        **common: Any,
-    ) -> None:
-        super().__init__(tail, **common)
-        hidden, out = projector_sizes(self.out_dim, projector_hidden, projector_out)
+    class Options(Method.Options):
+        """Hyper-parameters of OpenCon."""
+
+        projector_hidden: int | None = option(
+            None, "width of the projector's hidden layers; by default as the feature's width asks"
+        )
+        projector_out: int | None = option(
+            128, "length of the projector's embedding; by default as the feature's width asks"
+        )
+        weight_labelled: float = option(0.2, "lambda_l, of L_l")
+        weight_unlabelled: float = option(1.0, "lambda_u, of L_u")
+        weight_novel: float = option(0.1, "lambda_n, of L_n, reached linearly over the share ramp of the epochs")
+        ramp: float = option(0.5, "share of the epochs in which lambda_n rises")
+        tau_labelled: float = option(0.1, "temperature of L_l")
+        tau_unlabelled: float = option(0.4, "temperature of L_u")
+        tau_novel: float = option(0.7, "temperature of L_n")
+        known_share: float = option(0.7, "p: lambda is set such that this share of the labelled rows counts as known")
+        momentum: float = option(0.9, "gamma of the prototypes")
+        weight_entropy: float = option(0.05, "weight of the entropy term")
+        scale: float = option(10.0, "of the cosines in the entropy term")
+        entropy_prior: Literal["balanced", "uniform", "true_prior"] = option(
+            "balanced", "balanced: all classes equally large; uniform: plain entropy; true_prior: oracle"
+        )
+        labelled_ratio: float = option(0.5, "what balanced takes for the labelled share of a known class", ge=0, lt=1)
+
+    options: Options
+
+    def __init__(self, tail: nn.Module, *, oracle_truth: Tensor | None = None, **arguments: Any) -> None:
+        super().__init__(tail, **arguments)
+        opt = self.options
+        hidden, out = projector_sizes(self.out_dim, opt.projector_hidden, opt.projector_out)
         self.projector = Projector(self.out_dim, hidden=hidden, out=out, generator=self.generator)
-        self.weights, self.ramp = (weight_labelled, weight_unlabelled, weight_novel), ramp
-        self.tau_labelled, self.tau_unlabelled, self.tau_novel = tau_labelled, tau_unlabelled, tau_novel
-        self.known_share, self.momentum, self.weight_entropy, self.scale = known_share, momentum, weight_entropy, scale
         start = torch.randn(self.n_classes, out, generator=self.generator)
         self.register_buffer("prototypes", F.normalize(start, dim=1))
-        if not 0 <= labelled_ratio < 1:
-            raise InputError(f"Option labelled_ratio must be at least 0 and less than 1, not {labelled_ratio}.")
-        prior = check_choice("entropy_prior", entropy_prior, ("balanced", "uniform", "true_prior"))
         q = torch.ones(self.n_classes)
-        q[: self.n_old] = 1 - labelled_ratio if prior == "balanced" else 1.0
-        self.prior = HeadPrior(q, oracle=prior == "true_prior", truth=oracle_truth)
+        q[: self.n_old] = 1 - opt.labelled_ratio if opt.entropy_prior == "balanced" else 1.0
+        self.prior = HeadPrior(q, oracle=opt.entropy_prior == "true_prior", truth=oracle_truth)
 
     def begin_epoch(self, feed: Feed, epoch: int) -> None:
         """Only the oracle looks ahead: the true sizes of the classes among the unlabelled rows."""
@@ -133,30 +136,31 @@ class OpenCon(Method):
 
     def loss(self, batch: Batch) -> Step:
         """lambda_n L_n + lambda_l L_l + lambda_u L_u - w H_q."""
+        opt = self.options
         local = self.projector(self.tail(batch.both_views)).chunk(2)
         h0, h1 = distributed.gather(len(batch.index), *local)
         cosine = (h0 @ self.prototypes.T).to(self.prototypes)
         target, unlabelled = batch.target, batch.target < 0
         pseudo = cosine.detach().argmax(1)
-        novel = looks_novel(cosine.detach(), target, self.n_old, self.known_share)
+        novel = looks_novel(cosine.detach(), target, self.n_old, opt.known_share)
 
         # Each is a supervised contrastive loss: rows numbered -1 stay outside, rows of the same number are positives.
         rows = torch.arange(len(target), device=target.device)
         terms = (
-            losses.sup_con(h0, h1, target, self.tau_labelled),
-            losses.sup_con(h0, h1, torch.where(unlabelled, rows, -1), self.tau_unlabelled),  # SimCLR
-            losses.sup_con(h0, h1, torch.where(novel, pseudo, -1), self.tau_novel),
+            losses.sup_con(h0, h1, target, opt.tau_labelled),
+            losses.sup_con(h0, h1, torch.where(unlabelled, rows, -1), opt.tau_unlabelled),  # SimCLR
+            losses.sup_con(h0, h1, torch.where(novel, pseudo, -1), opt.tau_novel),
         )
-        risen = min(1.0, batch.epoch / max(1e-9, self.ramp * batch.epochs))
-        probability = F.softmax(self.scale * cosine[unlabelled], dim=1)
+        risen = min(1.0, batch.epoch / max(1e-9, opt.ramp * batch.epochs))
+        probability = F.softmax(opt.scale * cosine[unlabelled], dim=1)
         gap = losses.entropy_gap(probability, self.prior.value) if len(probability) else h0.sum() * 0.0
         assigned = torch.where(unlabelled & (pseudo < self.n_old), -1, torch.where(unlabelled, pseudo, target))
         return Step(
             {
-                "labelled": self.weights[0] * terms[0],
-                "unlabelled": self.weights[1] * terms[1],
-                "novel": self.weights[2] * risen * terms[2],
-                "entropy": self.weight_entropy * gap,
+                "labelled": opt.weight_labelled * terms[0],
+                "unlabelled": opt.weight_unlabelled * terms[1],
+                "novel": opt.weight_novel * risen * terms[2],
+                "entropy": opt.weight_entropy * gap,
             },
             {"h": h0.detach(), "assigned": assigned},
         )
@@ -167,7 +171,9 @@ class OpenCon(Method):
         order = np.random.default_rng([42, batch.step]).permutation(len(batch.index))
         rank = torch.from_numpy(order).to(batch.index.device)
         h = step.extras["h"].to(self.prototypes)
-        self.prototypes.copy_(moved_prototypes(self.prototypes, h, step.extras["assigned"], rank, self.momentum))
+        self.prototypes.copy_(
+            moved_prototypes(self.prototypes, h, step.extras["assigned"], rank, self.options.momentum)
+        )
 
     @torch.no_grad()
     def finish(self, feed: Feed) -> None:

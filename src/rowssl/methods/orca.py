@@ -5,7 +5,7 @@ L = L_S + eta_1 L_P + eta_2 R, section 3 of its paper; o = scale times the cosin
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rowssl.data.feed import Batch, Feed
 from rowssl.methods import losses
-from rowssl.methods.base import HeadPrior, Method, Step, check_choice, joined
+from rowssl.methods.base import HeadPrior, Method, Step, joined, option
 
 EQUAL = 1e-6  # cosines that differ by less differ by rounding
 
@@ -22,25 +22,30 @@ EQUAL = 1e-6  # cosines that differ by less differ by rounding
 class ORCA(Method):
     """No projector and no contrastive loss: everything acts on the classifier's probabilities."""
 
+    name: ClassVar[str] = "orca"
+    label: ClassVar[str] = "ORCA"
+
     u_bar: Tensor  # mean uncertainty of the unlabelled rows, (); refreshed before every epoch
 
-    def __init__(
-        self,
-        tail: nn.Module,
-        *,
-        scale: float = 10.0,  # s: inverse temperature of the cosine logits
-        margin: str = "uncertainty",  # lambda u_bar; "fixed": always at its cap; "zero": plain cross-entropy
-        margin_cap: float = 0.5,  # the margin is at most scale times this
-        eta_pair: float = 0.3,  # eta_1; 1 in the paper, with batches of 512 and nearer neighbours
-        eta_prior: float = 1.0,  # eta_2
-        prior: str = "uniform",  # P(y) that R assumes for a batch; "true_prior": oracle
-        oracle_truth: Tensor | None = None,  # (N,) true classes, read by the true_prior oracle only
-        **common: Any,
-    ) -> None:
-        super().__init__(tail, **common)
-        self.scale, self.margin_cap, self.eta_pair, self.eta_prior = scale, margin_cap, eta_pair, eta_prior
-        self.margin = check_choice("margin", margin, ("uncertainty", "fixed", "zero"))
-        oracle = check_choice("prior", prior, ("uniform", "true_prior")) == "true_prior"
+    class Options(Method.Options):
+        """Hyper-parameters of ORCA."""
+
+        scale: float = option(10.0, "s: inverse temperature of the cosine logits")
+        margin: Literal["uncertainty", "fixed", "zero"] = option(
+            "uncertainty", "lambda u_bar; fixed: always at its cap; zero: plain cross-entropy"
+        )
+        margin_cap: float = option(0.5, "the margin is at most scale times this")
+        eta_pair: float = option(0.3, "eta_1, weight of L_P; 1 in the paper, with batches of 512 and nearer neighbours")
+        eta_prior: float = option(1.0, "eta_2, weight of R")
+        prior: Literal["uniform", "true_prior"] = option(
+            "uniform", "P(y) that R assumes for a batch; true_prior: oracle"
+        )
+
+    options: Options
+
+    def __init__(self, tail: nn.Module, *, oracle_truth: Tensor | None = None, **arguments: Any) -> None:
+        super().__init__(tail, **arguments)
+        oracle = self.options.prior == "true_prior"
         self.prior = HeadPrior(torch.ones(self.n_classes), oracle=oracle, truth=oracle_truth)
         self.register_buffer("u_bar", torch.zeros(()))
 
@@ -61,12 +66,13 @@ class ORCA(Method):
             self.prior.value.copy_(share)
 
     def _probability(self, cosine: Tensor) -> Tensor:
-        return F.softmax(self.scale * cosine, dim=1)
+        return F.softmax(self.options.scale * cosine, dim=1)
 
     def loss(self, batch: Batch) -> Step:
         """Cross-entropy with the uncertainty's margin, pairs drawn together, and the mean prediction kept near P(y)."""
+        opt = self.options
         o, (z,) = self.two_views(batch, unit_constant, project_both=False)
-        o0, o1 = (self.scale * o).chunk(2)
+        o0, o1 = (opt.scale * o).chunk(2)
         target, labelled = batch.target, batch.target >= 0
 
         # L_S: the target's logit is raised, so a class is not pulled tighter than the unlabelled rows are certain.
@@ -82,17 +88,18 @@ class ORCA(Method):
         return Step(
             {
                 "classification": supervised,
-                "pairwise": self.eta_pair * pairwise,
-                "entropy": self.eta_prior * regulariser,
+                "pairwise": opt.eta_pair * pairwise,
+                "entropy": opt.eta_prior * regulariser,
             }
         )
 
     def _margin(self) -> Tensor | float:
         """How much the target's logit is raised."""
-        if self.margin == "zero":
+        opt = self.options
+        if opt.margin == "zero":
             return 0.0
-        cap = self.scale * self.margin_cap
-        return cap if self.margin == "fixed" else (self.scale * self.u_bar).clamp_max(cap)
+        cap = opt.scale * opt.margin_cap
+        return cap if opt.margin == "fixed" else (opt.scale * self.u_bar).clamp_max(cap)
 
 
 def unit_constant(z: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ product of features, one top-k and six sums over neighbours.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -21,9 +21,9 @@ from rowssl.core.distributed import gather
 from rowssl.data.feed import Batch, Feed
 from rowssl.encoders.prompts import prompted
 from rowssl.methods import losses
-from rowssl.methods.base import Method, MomentumCopy, Queue, Step, check_choice, projector_sizes
+from rowssl.methods.base import Method, MomentumCopy, Queue, Step, option, projector_sizes
 from rowssl.methods.heads import contrastive_head
-from rowssl.methods.kmeans import READOUTS, read_out
+from rowssl.methods.kmeans import read_out
 
 ROUNDING = 1e-5  # relative
 
@@ -142,53 +142,62 @@ def distillation(initial: nn.Module, z: Tensor, batch: Batch) -> Tensor:
 class PromptCAL(Method):
     """Stage 1 is GCD's loss on CLS and on the prompts; stage 2 adds positives that a graph over a memory bank finds."""
 
+    name: ClassVar[str] = "promptcal"
+    label: ClassVar[str] = "PromptCAL"
+
     key: Tensor  # seed of the draws of a step
 
-    def __init__(
-        self,
-        tail: nn.Module,
-        *,
-        n_prompts: int = 5,  # in every block
-        n_supervised: int = 2,  # of them, for the auxiliary feature
-        trained_blocks: int = 0,  # of a tail of blocks; 0: all, 1: the last, as published
-        prompt_weight: float = 0.35,  # of the loss on the prompts
-        stage1_share: float = 200 / 270,  # of the epochs
-        supervised_weight: float = 0.35,  # lambda
-        tau_u: float = 1.0,  # InfoNCE
-        tau_c: float = 0.07,  # supervised contrastive
-        tau_a: float = 0.07,  # CAL
-        affinity_weight: float = 0.6,  # w: how much of the unlabelled part is CAL instead of InfoNCE
-        affinity_epochs: int = 2,  # in which w rises from 0
-        n_neighbours: int = 10,  # K of the graph
-        quantile: float = 0.5,  # of large affinities, above which a bank row is a positive
-        n_negatives: int = 1024,  # with the positives
-        bank_size: int = 2048,  # 4096 in the paper, for five times the images; two views of an image are two entries
-        teacher_momentum: float = 0.999,
-        distill: float = 0.0,  # weight that keeps z near the untrained encoder's (0.5 in the paper, on ImageNet); falls
-        projector_hidden: int | None = None,
-        projector_out: int | None = None,
-        head_outputs: int = 0,  # directions on top of the projector, 65,536 in the paper; 0: none
-        readout: str = "semi_kmeans",
-        n_init: int = 10,
-        max_iter: int = 200,
-        **common: Any,
-    ) -> None:
-        sizes = {"n_prompts": n_prompts, "n_supervised": n_supervised, "trained_blocks": trained_blocks}
-        super().__init__(self.wrap_tail(tail, {**sizes, "seed": common.get("seed", 0)}), **common)
-        hidden, out = projector_sizes(self.out_dim, projector_hidden, projector_out)
+    class Options(Method.Options):
+        """Hyper-parameters of PromptCAL."""
+
+        n_prompts: int = option(5, "prompts in every block")
+        n_supervised: int = option(2, "of the prompts, for the auxiliary feature")
+        trained_blocks: int = option(0, "of a tail of blocks; 0: all, 1: the last, as published")
+        prompt_weight: float = option(0.35, "weight of the loss on the prompts")
+        stage1_share: float = option(200 / 270, "share of the epochs that belong to stage 1")
+        supervised_weight: float = option(0.35, "lambda")
+        tau_u: float = option(1.0, "temperature of InfoNCE")
+        tau_c: float = option(0.07, "temperature of the supervised contrastive loss")
+        tau_a: float = option(0.07, "temperature of CAL")
+        affinity_weight: float = option(0.6, "w: how much of the unlabelled part is CAL instead of InfoNCE")
+        affinity_epochs: int = option(2, "epochs of stage 2 in which w rises from 0")
+        n_neighbours: int = option(10, "K of the graph")
+        quantile: float = option(0.5, "of large affinities, above which a bank row is a positive")
+        n_negatives: int = option(1024, "bank rows that CAL compares with, positives included")
+        bank_size: int = option(
+            2048, "4096 in the paper, for five times the images; two views of an image are two entries"
+        )
+        teacher_momentum: float = option(0.999, "of the teacher of stage 2")
+        distill: float = option(
+            0.0, "weight that keeps z near the untrained encoder's (0.5 in the paper, on ImageNet); falls"
+        )
+        projector_hidden: int | None = option(
+            None, "width of the projector's hidden layers; by default as the feature's width asks"
+        )
+        projector_out: int | None = option(
+            None, "length of the projector's embedding; by default as the feature's width asks"
+        )
+        head_outputs: int = option(0, "directions on top of the projector, 65,536 in the paper; 0: none")
+        readout: Literal["kmeans", "semi_kmeans"] = option(
+            "semi_kmeans", "k-means in which labelled rows keep their class, or kmeans: labels only name the clusters"
+        )
+        n_init: int = option(10, "starts of the k-means that reads the classes out")
+        max_iter: int = option(200, "rounds of each start at the most")
+
+    options: Options
+
+    def __init__(self, tail: nn.Module, **arguments: Any) -> None:
+        super().__init__(self.wrap_tail(tail, arguments), **arguments)
+        opt = self.options
+        hidden, out = projector_sizes(self.out_dim, opt.projector_hidden, opt.projector_out)
         self.projector, self.prompt_projector = (
-            contrastive_head(self.out_dim, hidden=hidden, out=out, outputs=head_outputs, generator=self.generator)
+            contrastive_head(self.out_dim, hidden=hidden, out=out, outputs=opt.head_outputs, generator=self.generator)
             for _ in range(2)
         )
-        self.teacher = MomentumCopy(self._student(), teacher_momentum)
-        self.bank, self.prompt_bank = (Queue(min(bank_size, 2 * self.n_rows), self.out_dim) for _ in range(2))
-        self.initial = MomentumCopy(tail, 1.0) if distill else None
+        self.teacher = MomentumCopy(self._student(), opt.teacher_momentum)
+        self.bank, self.prompt_bank = (Queue(min(opt.bank_size, 2 * self.n_rows), self.out_dim) for _ in range(2))
+        self.initial = MomentumCopy(tail, 1.0) if opt.distill else None
         self.register_buffer("key", torch.tensor(self.seed))
-        self.prompt_weight, self.stage1_share, self.distill = prompt_weight, stage1_share, distill
-        self.supervised_weight, self.affinity_weight = supervised_weight, affinity_weight
-        self.tau_u, self.tau_c, self.tau_a, self.affinity_epochs = tau_u, tau_c, tau_a, affinity_epochs
-        self.n_neighbours, self.quantile, self.n_negatives = n_neighbours, quantile, n_negatives
-        self.readout, self.n_init, self.max_iter = check_choice("readout", readout, READOUTS), n_init, max_iter
 
     @staticmethod
     def wrap_tail(tail: nn.Module, options: dict[str, Any]) -> nn.Module:
@@ -208,7 +217,7 @@ class PromptCAL(Method):
 
     def _stage2(self, epochs: int) -> int:
         """First epoch of stage 2."""
-        return round(self.stage1_share * epochs)
+        return round(self.options.stage1_share * epochs)
 
     @torch.no_grad()
     def begin_epoch(self, feed: Feed, epoch: int) -> None:
@@ -218,8 +227,9 @@ class PromptCAL(Method):
 
     def loss(self, batch: Batch) -> Step:
         """(1 - lambda) [(1 - w) InfoNCE + w CAL] + lambda SupCon on CLS, and 0.35 times the same on the prompts."""
+        opt = self.options
         age = batch.epoch - self._stage2(batch.epochs)  # epochs of stage 2
-        w = self.affinity_weight * min(1.0, (age + 0.5) / max(1, self.affinity_epochs)) if age >= 0 else 0.0
+        w = opt.affinity_weight * min(1.0, (age + 0.5) / max(1, opt.affinity_epochs)) if age >= 0 else 0.0
         z, h, p, g = encode(self._student(), batch)
         if age < 0:
             of_cls, of_prompts, extras = self._gcd(h, batch), self._gcd(g, batch), {}
@@ -229,28 +239,30 @@ class PromptCAL(Method):
                 kz, kh, kp, kg = encode(self.teacher.module, batch)
             extras = {"z": kz, "p": kp}
             of_cls, of_prompts = self._gcd(h, batch, kh, w), self._gcd(g, batch, kg, w)
-            of_cls["affinity"] = (1 - self.supervised_weight) * w * self._cal(z, kz, self.bank, batch, 0)
-            of_prompts["affinity"] = (1 - self.supervised_weight) * w * self._cal(p, kp, self.prompt_bank, batch, 1)
-        of_cls["prompt"] = self.prompt_weight * torch.stack(list(of_prompts.values())).sum()
+            of_cls["affinity"] = (1 - opt.supervised_weight) * w * self._cal(z, kz, self.bank, batch, 0)
+            of_prompts["affinity"] = (1 - opt.supervised_weight) * w * self._cal(p, kp, self.prompt_bank, batch, 1)
+        of_cls["prompt"] = opt.prompt_weight * torch.stack(list(of_prompts.values())).sum()
         if self.initial is not None:
-            of_cls["distillation"] = self.distill * distillation(self.initial, z, batch)
+            of_cls["distillation"] = opt.distill * distillation(self.initial, z, batch)
         return Step(of_cls, extras)
 
     def _gcd(self, h: Tensor, batch: Batch, keys: Tensor | None = None, w: float = 0.0) -> dict[str, Tensor]:
         """Contrastive terms of one kind of token; the teacher's embeddings are the keys in stage 2."""
+        opt = self.options
         first, second = h.chunk(2)
-        contrastive = (1 - self.supervised_weight) * (1 - w) * losses.info_nce_batch(first, second, self.tau_u, keys)
-        supervised = self.supervised_weight * losses.sup_con(first, second, batch.target, self.tau_c, keys)
+        contrastive = (1 - opt.supervised_weight) * (1 - w) * losses.info_nce_batch(first, second, opt.tau_u, keys)
+        supervised = opt.supervised_weight * losses.sup_con(first, second, batch.target, opt.tau_c, keys)
         return {"contrastive": contrastive, "supervised_contrastive": supervised}
 
     def _cal(self, z: Tensor, keys: Tensor, bank: Queue, batch: Batch, kind: int) -> Tensor:
         """CAL: positives are the teacher's feature of the other view, and the bank rows that belong to it."""
+        opt = self.options
         entries, labels, _ = bank.valid()
         order = np.random.default_rng([int(self.key), 33, batch.step, kind]).permutation(len(entries))
         return cal_loss(
             z, keys.roll(len(keys) // 2, 0), entries, target=batch.target.repeat(2), bank_target=labels,
-            k=self.n_neighbours, quantile=self.quantile, count=self.n_negatives,
-            order=torch.from_numpy(order).to(z.device), tau=self.tau_a,
+            k=opt.n_neighbours, quantile=opt.quantile, count=opt.n_negatives,
+            order=torch.from_numpy(order).to(z.device), tau=opt.tau_a,
         )  # fmt: skip
 
     @torch.no_grad()
@@ -263,4 +275,5 @@ class PromptCAL(Method):
 
     def finish(self, feed: Feed) -> None:
         """Semi-supervised k-means on the features of CLS."""
-        read_out(self, feed, self.readout, n_init=self.n_init, max_iter=self.max_iter)
+        opt = self.options
+        read_out(self, feed, opt.readout, n_init=opt.n_init, max_iter=opt.max_iter)

@@ -14,7 +14,6 @@ from rowssl.methods.base import Method, joined
 from rowssl.methods.kmeans import class_centres
 from rowssl.methods.transfer import Transfer
 
-STARTS = ("random", "kmeans", "semi_kmeans", "transfer")
 START_ROWS = 100_000  # rows that clusters are found from, at the most
 
 

@@ -23,7 +23,7 @@ from rowssl.clustering.tree import free_clusters, ward_tree, weighted_ward_tree
 from rowssl.core import distributed
 from rowssl.data.feed import Feed, Remembered, Source
 from rowssl.encoders.tails import AdapterTail
-from rowssl.methods.base import Method, joined, seeded_rows
+from rowssl.methods.base import Method, joined, option, seeded_rows
 from rowssl.methods.heads import TEMPERATURE
 from rowssl.methods.kmeans import BEYOND
 from rowssl.methods.rehearsal import (
@@ -242,21 +242,24 @@ class Candidate:
 class Transfer(Method):
     """Known classes tell what one class looks like; classes without a name are looked for in that metric."""
 
+    name: ClassVar[str] = "transfer"
+    label: ClassVar[str] = "Transfer"
+
     trains: ClassVar[bool] = False
     tunes: ClassVar[bool] = True
     plain: ClassVar[bool] = False  # whether the plain candidate takes part
 
-    def __init__(
-        self,
-        tail: nn.Module,
-        *,
-        rho: float | None = None,  # shrinkage of W; None: chosen on hidden known classes
-        tune: bool = True,  # train the encoder's last stage on the labels, where the tail is one
-        rounds: int = ROUNDS,
-        **common: Any,
-    ) -> None:
-        super().__init__(self.wrap_tail(tail, {}), **common)
-        self.rho, self.tune, self.rounds = rho, tune, rounds
+    class Options(Method.Options):
+        """Hyper-parameters of Transfer."""
+
+        rho: float | None = option(None, "shrinkage of W; None: chosen on hidden known classes")
+        tune: bool = option(True, "train the encoder's last stage on the labels, where the tail is one")
+        rounds: int = option(ROUNDS, "rounds of k-means on the sphere at the most")
+
+    options: Options
+
+    def __init__(self, tail: nn.Module, **arguments: Any) -> None:
+        super().__init__(self.wrap_tail(tail, {}), **arguments)
         self.ends: float | None = None  # on the monotonic clock: no tuning that would end later
         self.trials: dict[Candidate, list[Trial]] = {}
         self.tried: list[dict[str, Any]] = []  # every candidate with its score
@@ -285,13 +288,13 @@ class Transfer(Method):
     def answers(self, feed: Feed) -> Iterator[str]:
         """The closed form on the stage as pretrained, and after it on the stage tuned on the labels."""
         self._remembered = feed.remembered
-        rhos = RHOS if self.rho is None else (self.rho,)
+        rhos = RHOS if self.options.rho is None else (self.options.rho,)
         frozen = ([Candidate(None)] if self.plain else []) + [Candidate(rho) for rho in rhos]
         target = feed.targets.cpu()
         self.trials = self._rehearse(feed, target, frozen)
         # What nobody can judge is not tuned: a stage that learnt to tell two classes apart may have lost all others.
         has_stage = any(True for _ in self.metric.inner.parameters())
-        can_tune = self.tune and has_stage and self.trials and feed.tuning is not None
+        can_tune = self.options.tune and has_stage and self.trials and feed.tuning is not None
         tuned = [Candidate(rho, tuned=True) for rho in rhos] if can_tune else []
         self.chosen = self._choose(frozen, target)
         self.answer(feed, target)
@@ -326,7 +329,7 @@ class Transfer(Method):
         assert self.chosen is not None
         x = self._fit_metric(feed, target, self.chosen)
         start = self._start(self.chosen)(x, target, self.n_old, self.n_classes, self.seed)
-        centroids = spherical_rounds(x, target, start, self.rounds)
+        centroids = spherical_rounds(x, target, start, self.options.rounds)
         self._set_centroids(centroids)
         trials = self.trials.get(self.chosen)
         if trials:
@@ -382,7 +385,7 @@ class Transfer(Method):
         """A candidate on a fold."""
         x = in_metric(y, fold.target, one.rho)
         start = self._start(one)(x, fold.target, fold.n_known, self.n_classes, self.seed)
-        return try_out(x, fold, spherical_rounds(x, fold.target, start, self.rounds))
+        return try_out(x, fold, spherical_rounds(x, fold.target, start, self.options.rounds))
 
     def _choose(self, candidates: list[Candidate], target: Tensor) -> Candidate:
         """The best on hidden classes; of those within one standard error of it, the one nearest to the usual choice.
@@ -487,6 +490,8 @@ def usual_rho(target: Tensor) -> float:
 class Auto(Transfer):
     """The default: every candidate of `transfer`, and plain k-means beside the class means, below which it never falls."""
 
+    name: ClassVar[str] = "auto"
+    label: ClassVar[str] = "Auto"
     plain: ClassVar[bool] = True
 
 

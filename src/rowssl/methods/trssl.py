@@ -5,7 +5,7 @@ One loss for everything: the cross-entropy of mixed-up rows, each with a tempera
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,11 +17,14 @@ from rowssl.core.distributed import gather, share
 from rowssl.core.errors import InputError
 from rowssl.data.feed import Batch, Feed
 from rowssl.methods import losses
-from rowssl.methods.base import Method, MomentumCopy, Step, check_choice
+from rowssl.methods.base import Method, MomentumCopy, Step, option
 
 
 class TRSSL(Method):
     """The averaged network (EMA) tells how uncertain a row is, and it is the model in the end."""
+
+    name: ClassVar[str] = "trssl"
+    label: ClassVar[str] = "TRSSL"
 
     least_views = 2  # temperatures follow from how predictions of views differ
 
@@ -29,34 +32,35 @@ class TRSSL(Method):
     temperature: Tensor  # of every row, (N,)
     key: Tensor  # seed of the draws of a step
 
-    def __init__(
-        self,
-        tail: nn.Module,
-        *,
-        prior: str = "uniform",  # what the transport takes for the class shares; "estimated", or "oracle": the true ones
-        prior_momentum: float = 0.9,  # of the estimated prior, from epoch to epoch
-        least: float = 1.0,  # rows of a batch that every class expects at least, so that no class dies out
-        transport_epsilon: float = 0.05,  # of Sinkhorn-Knopp
-        transport_steps: int = 3,
-        threshold: float = 0.5,  # a novel class that holds this share of a row gets all of it
-        tau: float = 0.1,  # temperature of labelled and of certain rows
-        uncertainty_views: int = 10,  # augmented views, as far as there are so many; below 2: no uncertainty
-        alpha: float = 0.75,  # mixup by Beta(alpha, alpha)
-        average_momentum: float = 0.999,
-        oracle_truth: Tensor | None = None,  # (N,) true classes, read by the oracle prior only
-        **common: Any,
-    ) -> None:
-        super().__init__(tail, **common)
-        if check_choice("prior", prior, ("uniform", "estimated", "oracle")) == "oracle" and oracle_truth is None:
+    class Options(Method.Options):
+        """Hyper-parameters of TRSSL."""
+
+        prior: Literal["uniform", "estimated", "oracle"] = option(
+            "uniform",
+            "what the transport takes for the class shares; estimated from epoch to epoch; oracle: the true ones",
+        )
+        prior_momentum: float = option(0.9, "of the estimated prior, from epoch to epoch")
+        least: float = option(1.0, "rows of a batch that every class expects at least, so that no class dies out")
+        transport_epsilon: float = option(0.05, "entropic regularisation of Sinkhorn-Knopp")
+        transport_steps: int = option(3, "rounds of Sinkhorn-Knopp")
+        threshold: float = option(0.5, "a novel class that holds this share of a row gets all of it")
+        tau: float = option(0.1, "temperature of labelled and of certain rows")
+        uncertainty_views: int = option(10, "augmented views, as far as there are so many; below 2: no uncertainty")
+        alpha: float = option(0.75, "mixup by Beta(alpha, alpha)")
+        average_momentum: float = option(0.999, "of the averaged network")
+
+    options: Options
+
+    def __init__(self, tail: nn.Module, *, oracle_truth: Tensor | None = None, **arguments: Any) -> None:
+        super().__init__(tail, **arguments)
+        opt = self.options
+        if opt.prior == "oracle" and oracle_truth is None:
             raise InputError("The oracle prior of TRSSL needs the true class of every row (oracle_truth).")
-        self.how, self.truth = prior, oracle_truth if prior == "oracle" else None
-        self.prior_momentum, self.least, self.threshold = prior_momentum, least, threshold
-        self.transport_epsilon, self.transport_steps, self.alpha = transport_epsilon, transport_steps, alpha
-        self.tau, self.uncertainty_views, self.average_momentum = tau, uncertainty_views, average_momentum
-        self.average = MomentumCopy(nn.Sequential(self.tail, self.classifier), average_momentum)
+        self.truth = oracle_truth if opt.prior == "oracle" else None
+        self.average = MomentumCopy(nn.Sequential(self.tail, self.classifier), opt.average_momentum)
         self.register_buffer("key", torch.tensor(self.seed))
         self.register_buffer("prior", torch.full((self.n_classes,), 1 / self.n_classes))
-        self.register_buffer("temperature", torch.full((self.n_rows,), tau))
+        self.register_buffer("temperature", torch.full((self.n_rows,), opt.tau))
 
     @torch.no_grad()
     def start(self, feed: Feed) -> None:
@@ -70,6 +74,7 @@ class TRSSL(Method):
     @torch.no_grad()
     def begin_epoch(self, feed: Feed, epoch: int) -> None:
         """From the second epoch: temperatures by how much predictions of views differ, and the estimated prior."""
+        opt = self.options
         if epoch == 0 or len(feed.unlabelled) == 0:
             return
         hidden, spread, predicted = feed.targets < 0, [], []
@@ -77,17 +82,17 @@ class TRSSL(Method):
         def predict(chunk: tuple[np.ndarray, Tensor]) -> Tensor:
             return F.softmax(self.average(chunk[1][hidden[torch.from_numpy(chunk[0])]]), dim=1)
 
-        views = range(max(1, min(self.uncertainty_views, feed.source.n_views)))
+        views = range(max(1, min(opt.uncertainty_views, feed.source.n_views)))
         for chunk in zip(*(map(predict, feed.view_chunks(view)) for view in views), strict=True):
             p = torch.stack(chunk)  # (V, n, C)
             predicted.append(p.mean(0).argmax(1))
             best = p[:, torch.arange(p.shape[1]), predicted[-1]]
             spread.append(((best - best.mean(0)).square().sum(0) / max(1, len(p) - 1)).sqrt())
         std = torch.cat(spread).nan_to_num()  # a row that is not a number is the loop's to report, once it is drawn
-        self.temperature[hidden] = (std / std.max().clamp_min(1e-12)).clamp(self.tau, 1.0)
-        if self.how == "estimated":
+        self.temperature[hidden] = (std / std.max().clamp_min(1e-12)).clamp(opt.tau, 1.0)
+        if opt.prior == "estimated":
             counts = torch.bincount(torch.cat(predicted), minlength=self.n_classes)
-            self.prior.lerp_((counts / counts.sum()).to(self.prior), 1 - self.prior_momentum)
+            self.prior.lerp_((counts / counts.sum()).to(self.prior), 1 - opt.prior_momentum)
 
     def loss(self, batch: Batch) -> Step:
         """Cross-entropy of mixed rows with their mixed targets at their mixed temperatures."""
@@ -95,7 +100,7 @@ class TRSSL(Method):
         with torch.no_grad():
             o = gather(rows, *self.classifier(self.tail(batch.both_views)).chunk(2))
             target = torch.cat([self._targets(o[1], batch.target), self._targets(o[0], batch.target)])  # swapped views
-            tau = self.temperature[batch.index].masked_fill(batch.target >= 0, self.tau).repeat(2)
+            tau = self.temperature[batch.index].masked_fill(batch.target >= 0, self.options.tau).repeat(2)
 
             # Every process mixes its own rows, with partners from the whole batch.
             whole = torch.cat(gather(rows, *(view.flatten(1) for view in batch.views)))
@@ -109,24 +114,27 @@ class TRSSL(Method):
     def _mixing(self, step: int, rows: int, device: torch.device) -> tuple[float, Tensor]:
         """Share of a row in its mixture, and the row it is mixed with, (rows,)."""
         rng = np.random.default_rng([int(self.key), 32, step])
-        return float(rng.beta(self.alpha, self.alpha)), torch.from_numpy(rng.permutation(rows)).to(device)
+        return float(rng.beta(self.options.alpha, self.options.alpha)), torch.from_numpy(rng.permutation(rows)).to(
+            device
+        )
 
     def _targets(self, o: Tensor, target: Tensor) -> Tensor:
         """The label, or the transport of the unlabelled rows to the classes, hard where a novel class is confident."""
+        opt = self.options
         q, hidden = F.one_hot(target.clamp_min(0), self.n_classes).to(o), target < 0
         if not hidden.any():
             return q
-        score, epsilon = o[hidden], self.transport_epsilon
-        prior = expected_share(score / epsilon, self.prior, self.least, ordered=self.how == "oracle")
-        soft = sinkhorn(score, prior, epsilon, self.transport_steps)
-        sure = soft >= self.threshold
+        score, epsilon = o[hidden], opt.transport_epsilon
+        prior = expected_share(score / epsilon, self.prior, opt.least, ordered=opt.prior == "oracle")
+        soft = sinkhorn(score, prior, epsilon, opt.transport_steps)
+        sure = soft >= opt.threshold
         q[hidden] = torch.where(sure[:, self.n_old :].any(1, keepdim=True), sure.to(soft), soft)
         return q
 
     @torch.no_grad()
     def after_step(self, batch: Batch, step: Step) -> None:
         """The average follows; over few steps it is a shorter one, else it would still hold the initial weights."""
-        self.average.momentum = min(self.average_momentum, (1 + batch.step) / (10 + batch.step))
+        self.average.momentum = min(self.options.average_momentum, (1 + batch.step) / (10 + batch.step))
         self.average.follow(nn.Sequential(self.tail, self.classifier))
 
     @torch.no_grad()

@@ -12,16 +12,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 
 from rowssl.core.errors import ImageError, InputError
 from rowssl.core.files import replacing
+from rowssl.core.frame import Frame
 from rowssl.core.memory import reused_blocks
 from rowssl.core.text import printable
 from rowssl.data.images import SUFFIXES, Skipped, open_image
 from rowssl.data.table import Table, read_table
-from rowssl.runs.classifier import BATCH, Model, Prediction
+from rowssl.runs.classifier import BATCH, Classifier, Prediction
 
 AHEAD = 4  # batches that are decoded before they are needed
 
@@ -36,7 +39,7 @@ class Input:
     skipped: tuple[Skipped, ...] = ()
 
 
-def open_inputs(model: Model, sources: Sequence[str | Path]) -> list[Input]:
+def open_inputs(model: Classifier, sources: Sequence[str | Path]) -> list[Input]:
     """What a person named: image files, folders, CSV or parquet files with images, files of embeddings."""
     inputs: list[Input] = []
     files: list[Path] = []
@@ -66,12 +69,14 @@ def open_inputs(model: Model, sources: Sequence[str | Path]) -> list[Input]:
     return inputs
 
 
-def _of_table(model: Model, table: Table, source: Path) -> Input:
+def _of_table(model: Classifier, table: Table, source: Path) -> Input:
     names = [printable(str(source / name)) for name in table.names] if source.is_dir() else table.names
     return Input(names, lambda row: model.clean_view(table.image(row)), None, table.skipped)
 
 
-def predict_inputs(model: Model, inputs: Sequence[Input], *, top: int = 0) -> Iterator[tuple[str, Prediction | str]]:
+def predict_inputs(
+    model: Classifier, inputs: Sequence[Input], *, top: int = 0
+) -> Iterator[tuple[str, Prediction | str]]:
     """Name and answer of every row in order; for a picture that cannot be read the reason takes the answer's place."""
     for one in inputs:
         for skipped in one.skipped:
@@ -85,7 +90,7 @@ def predict_inputs(model: Model, inputs: Sequence[Input], *, top: int = 0) -> It
 
 
 def _predict_pictures(
-    model: Model, names: Sequence[str], picture: Callable[[int], np.ndarray], top: int
+    model: Classifier, names: Sequence[str], picture: Callable[[int], np.ndarray], top: int
 ) -> Iterator[tuple[str, Prediction | str]]:
     """Threads decode a few batches ahead of the network."""
 
@@ -107,11 +112,72 @@ def _predict_pictures(
                 rows, futures = pending.popleft()
                 views = [future.result() for future in futures]
                 good = [view for view in views if isinstance(view, np.ndarray)]
-                answers = iter(model.predict(model.trunk_of_views(np.stack(good)), top=top) if good else [])
+                answers = iter(model.predict_trunk(model.trunk_of_views(np.stack(good)), top=top) if good else [])
                 for row, view in zip(rows, views, strict=True):
                     yield names[row], next(answers) if isinstance(view, np.ndarray) else view
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+class Predictions(Sequence[Prediction]):
+    """What a model said of some rows, in order, and what they are called; a table in a notebook and on a terminal."""
+
+    def __init__(
+        self, names: Sequence[str], predictions: Sequence[Prediction], skipped: Sequence[Skipped] = ()
+    ) -> None:
+        self.names, self.predictions, self.skipped = tuple(names), tuple(predictions), tuple(skipped)
+
+    def __len__(self) -> int:
+        return len(self.predictions)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return Predictions(self.names[place], self.predictions[place], self.skipped)
+        return self.predictions[place]
+
+    @property
+    def frame(self) -> Frame:
+        """One line for each, as `rowssl predict` prints it."""
+        columns = ("file", "class", "name", "kind", "confidence", "second", "far")
+        rows = [
+            (name, one.class_id, one.name, one.kind, one.confidence, one.second, one.far)
+            for name, one in zip(self.names, self.predictions, strict=True)
+        ]
+        return Frame(columns, rows)
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame."""
+        return self.frame.to_pandas()
+
+    def __repr__(self) -> str:
+        return repr(self.frame)
+
+    def _repr_html_(self) -> str:
+        return self.frame._repr_html_()
+
+
+def predict(model: Classifier, new: Any, *, top: int = 0) -> Predictions:
+    """What a model says of pictures, embeddings, files or folders; pictures that cannot be read are `skipped`."""
+    from PIL.Image import Image
+
+    if isinstance(new, Image):
+        new = [new]
+    if isinstance(new, np.ndarray | torch.Tensor):
+        array = np.asarray(new)
+        return Predictions([f"row {i}" for i in range(len(array))], model.predict_embeddings(array, top=top))
+    sources: list[Any] = [new] if isinstance(new, str | os.PathLike) else list(new)
+    if all(isinstance(one, Image) for one in sources):
+        return Predictions([f"picture {i}" for i in range(len(sources))], model.predict_images(sources, top=top))
+    found: list[tuple[str, Prediction]] = []
+    skipped: list[Skipped] = []
+    for name, answer in predict_inputs(model, open_inputs(model, sources), top=top):
+        if isinstance(answer, str):
+            skipped.append(Skipped(name, answer))
+        else:
+            found.append((name, answer))
+    if skipped and not found:
+        raise InputError(f"None of the images could be read; {skipped[0].name}: {skipped[0].reason}.")
+    return Predictions([name for name, _ in found], [one for _, one in found], skipped)
 
 
 @dataclass(frozen=True)

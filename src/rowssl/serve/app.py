@@ -22,13 +22,12 @@ from rowssl.core.files import Busy
 from rowssl.data.images import MAX_PIXELS
 from rowssl.report.charts import palette_css
 from rowssl.report.templating import source, templates
-from rowssl.runs import editing
-from rowssl.runs.editing import Changed, Terms
 from rowssl.runs.predict import Layout
+from rowssl.runs.run import Run, Stale, Terms
 from rowssl.serve.schemas import Answer, ClassPage, Edited, Embedding, Health, Merge, Move, Overview, Problem, Rename
 from rowssl.serve.schemas import Split as SplitBody
 from rowssl.serve.security import Bodies, Guard
-from rowssl.serve.session import NotThere, Served, Stale
+from rowssl.serve.session import NotThere, Served
 from rowssl.serve.thread_pool import Gate, Ticket
 
 ENVELOPE = 64 * 1024  # bytes of a multipart body around the file
@@ -140,14 +139,14 @@ def create_app(served: Served, *, host: str = "127.0.0.1", token: str = "", limi
         picture = await looks.run(partial(served.thumb, row))
         return Response(picture, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=86400"})
 
-    async def edit(work: Callable[..., Changed], *asked: str, **options: object) -> Edited:
+    async def edit(work: Callable[[Run], Run], *asked: str) -> Edited:
         ticket = Ticket(limits.seconds)
 
         def change() -> Edited:
             for one in asked:
                 served.view().place(one)  # 404 rather than 422
             terms = Terms(ticket.left() / 2, ticket.claim)  # half: those behind it are to be told in time too
-            overview, problems = served.edit(lambda: work(served.folder, report=False, terms=terms, **options))
+            overview, problems = served.edit(lambda run: work(run.within(terms)))
             return Edited(**overview.model_dump(), problems=list(problems))
 
         return await edits.run(change, ticket)
@@ -167,25 +166,25 @@ def create_app(served: Served, *, host: str = "127.0.0.1", token: str = "", limi
         dependencies=[Depends(renamed)],
     )
     async def rename(class_id: str, body: Rename) -> Edited:
-        return await edit(editing.rename, class_id, which=class_id, name=body.name)
+        return await edit(lambda run: run.rename(class_id, body.name), class_id)
 
     @app.post("/classes/{class_id:path}/merge", summary="Other classes join this one", responses=REFUSALS)
     async def merge(class_id: str, body: Merge) -> Edited:
-        return await edit(editing.merge, class_id, *body.others, into=class_id, others=body.others)
+        return await edit(lambda run: run.merge(class_id, *body.others), class_id, *body.others)
 
     @app.post(
         "/classes/{class_id:path}/split", summary="Divide a class by what its images look like", responses=REFUSALS
     )
     async def split(class_id: str, body: SplitBody) -> Edited:
-        return await edit(editing.split, class_id, which=class_id, parts=body.parts)
+        return await edit(lambda run: run.split(class_id, body.parts), class_id)
 
     @app.post("/move", summary="Put training images into another class", responses=REFUSALS)
     async def move(body: Move) -> Edited:
-        return await edit(editing.move, body.class_id, files=body.files, which=body.class_id)
+        return await edit(lambda run: run.move(body.files, body.class_id), body.class_id)
 
     @app.post("/undo", summary="Take the last edit back", responses=REFUSALS)
     async def undo() -> Edited:
-        return await edit(editing.undo)
+        return await edit(Run.undo)
 
     bodies = Bodies(limits.bodies, limits.held, limits.seconds)
     return Guard(app, host=host, token=token, body=limits.body, upload=limits.upload + ENVELOPE, bodies=bodies)

@@ -54,7 +54,7 @@ class EpochLog:
 
     def _write(self) -> None:
         if self.path is not None:
-            write_text(self.path, "".join(json.dumps({**row, CHECK: checksum(row)}) + "\n" for row in self.rows()))
+            write_text(self.path, log_text(self.rows()))
 
     def _draw(self, row: dict[str, Any]) -> None:
         """One epoch's numbers for TensorBoard; points of later epochs, from before a kill, are purged."""
@@ -90,10 +90,20 @@ def checksum(row: dict[str, Any]) -> str:
     return f"{zlib.crc32(json.dumps(row, sort_keys=True).encode()):08x}"
 
 
+def log_text(rows: list[dict[str, Any]]) -> str:
+    """The content of a metrics.jsonl."""
+    return "".join(json.dumps({**row, CHECK: checksum(row)}) + "\n" for row in rows)
+
+
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
+    """As `parse_lines`, of a file."""
+    return parse_lines(path.read_bytes())
+
+
+def parse_lines(content: bytes) -> tuple[list[dict[str, Any]], list[int]]:
     """The lines that are whole, without their checksums, and the numbers of those that are not."""
     rows, damaged = list[dict[str, Any]](), list[int]()
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    for number, line in enumerate(content.splitlines(), start=1):
         try:
             row = json.loads(line)
             said = row.pop(CHECK, None)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup
 
-from rowssl.report import charts, layout
+from rowssl.report import charts
 from rowssl.report.format import compact, count, finite
 from rowssl.report.templating import draw
 from rowssl.report.thumbnails import GRID, Pictures
+from rowssl.runs import layout
 
 if TYPE_CHECKING:
     from rowssl.report.page import ReportData

@@ -16,6 +16,13 @@ LEAST = 8  # rows
 PIECE = 16_384  # rows looked at together
 
 
+def drawn(rows: int) -> np.ndarray:
+    """The rows that have a point on the map, in order."""
+    if rows <= MAP_ROWS:
+        return np.arange(rows)
+    return np.sort(np.random.default_rng([1, rows]).choice(rows, MAP_ROWS, replace=False))
+
+
 def layout(feature: np.ndarray, *, seed: int = 0) -> tuple[np.ndarray, str]:
     """Positions (N, 2) of unit features (N, d), and the name of the way they were found.
 
@@ -60,13 +67,6 @@ def principal(feature: np.ndarray) -> np.ndarray:
     directions = torch.linalg.eigh(covariance).eigenvectors[:, -2:].flip(1)
     found = np.concatenate([(x.double() @ directions).float().numpy() for x in pieces()])
     return found if found.shape[1] == 2 else np.column_stack([found[:, 0], np.zeros(len(found), dtype=np.float32)])
-
-
-def drawn(rows: int) -> np.ndarray:
-    """The rows that have a point on the map, in order."""
-    if rows <= MAP_ROWS:
-        return np.arange(rows)
-    return np.sort(np.random.default_rng([1, rows]).choice(rows, MAP_ROWS, replace=False))
 
 
 def _beside(feature: np.ndarray, rows: np.ndarray, placed: np.ndarray) -> np.ndarray:

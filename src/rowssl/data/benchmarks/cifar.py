@@ -25,6 +25,13 @@ from rowssl.core.text import printable
 from rowssl.data.images import ImageColumn
 from rowssl.data.table import Table, read_table
 
+NAMES = {
+    "cifar10": "60,000 photographs of 32 x 32 pixels in 10 classes",
+    "cifar100": "60,000 photographs of 32 x 32 pixels in 100 classes",
+}
+WANTS = (
+    "train.parquet and test.parquet of Hugging Face, or the original cifar-10-python.tar.gz or cifar-100-python.tar.gz"
+)
 _MEMBER_BYTES = 400_000_000  # the largest real member has 153 MB
 _ARCHIVE_BYTES = 800_000_000  # real archives have 186 MB unpacked
 _MEMBERS = 300  # real archives have at most 9; each is 512 bytes that pack to nearly nothing, and an object here
@@ -36,8 +43,9 @@ _KEYS = {10: ("labels", "batches.meta", "label_names"), 100: ("fine_labels", "me
 _LABEL_COLUMNS = {10: ("label", "labels"), 100: ("fine_label", "fine_labels", "label")}
 
 
-def read_cifar(folder: Path, classes: int) -> tuple[Table, Table] | None:
+def read(name: str, folder: Path, **_: object) -> tuple[Table, Table] | None:
     """Train and test table of CIFAR in `folder`; None if no file of it is there."""
+    classes = 10 if name == "cifar10" else 100
     for place in (folder, folder / "data", folder / f"cifar{classes}", folder / "plain_text"):
         train, test = _shards(place, "train"), _shards(place, "test")
         if train and test:

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rowssl.report import layout as module
 from rowssl.report.build import build_report
-from rowssl.report.layout import layout, principal
-from rowssl.runs import editing
-from rowssl.runs.run import open_run
+from rowssl.runs import layout as module
+from rowssl.runs.layout import layout, principal
+from rowssl.runs.run import Run
 
 
 def classes(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -68,11 +67,11 @@ def test_too_few_or_equal_rows_have_a_place(x: np.ndarray) -> None:
 
 
 def test_an_edit_moves_nothing_on_the_map(own_run: Path) -> None:
-    before = open_run(own_run)
+    before = Run.load(own_run)
     assert before.answers.place is not None
     assert before.facts["map"] == "t-SNE"
-    editing.split(own_run, "a", report=False)
-    after = open_run(own_run)
+    Run.load(own_run).split("a")
+    after = Run.load(own_run)
     np.testing.assert_array_equal(before.answers.place, after.answers.place)
-    shown = build_report(after, np.array([], dtype=np.int64)).positions
+    shown = build_report(after).positions
     np.testing.assert_array_equal(shown, before.answers.place)
