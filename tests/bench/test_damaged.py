@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +15,6 @@ from rowssl.bench.cell import DamagedError
 from rowssl.bench.cost import plan
 from rowssl.bench.grid import Cell, grid, open_result, read_result
 from rowssl.core.files import NoRoomError
-from rowssl.paper.run import _no_features
 
 BASE = {"data": {"name": "digits"}, "encoder": {"name": "pixels", "views": 2}, "train": {"epochs": 2}}
 COMMAND = ("bench", "--data", "digits", "--gamma", 10, "--encoder", "pixels", "--views", 2, "--methods", "simgcd",
@@ -130,17 +127,6 @@ def test_an_unfinished_cell_with_a_damaged_log_is_listed(out: Path, tmp_path: Pa
     assert [one.state for one in plan([the_cell()], tmp_path, {})] == ["2 epochs done"]
     flip(folder / "metrics.jsonl", 30)
     assert [one.state for one in plan([the_cell()], tmp_path, {})] == ["to run, metrics.jsonl is damaged"]
-
-
-def test_damaged_features_of_a_cell_are_named_where_a_picture_needs_them(out: Path, tmp_path: Path, capsys) -> None:
-    one = SimpleNamespace(folder=tmp_path)
-    assert _no_features(one)  # type: ignore[arg-type]
-    assert capsys.readouterr().err == ""
-    shutil.copytree(folder_of(out) / "sample", tmp_path / "sample")
-    assert not _no_features(one)  # type: ignore[arg-type]
-    flip(tmp_path / "sample" / "test.safetensors", 200)
-    assert _no_features(one)  # type: ignore[arg-type]
-    assert f"{tmp_path / 'sample' / 'test.safetensors'} is missing or damaged" in capsys.readouterr().err
 
 
 def test_a_file_that_finds_no_room_is_not_called_damaged(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ import pytest
 
 from command import rowssl
 from paper.small_data import make_all
+from rowssl.bench.cell import write_facts
 from rowssl.bench.results import COLUMNS
 from rowssl.paper.catalogue import ITEMS
 from rowssl.paper.plan import Settings, planned
@@ -44,14 +45,6 @@ def settings(place: Path) -> Settings:
         image_size=8,
         epochs=2,
     )
-
-
-def without_hashes(folder: Path) -> bytes:
-    """Have the `cell.json` of a run be as earlier versions wrote it; what it was."""
-    path = folder / "cell.json"
-    before = path.read_bytes()
-    path.write_text(json.dumps({key: v for key, v in json.loads(before).items() if key not in ("sha256", "self")}))
-    return before
 
 
 def content(path: Path) -> tuple[tuple[str, ...], list[dict[str, str]]]:
@@ -142,25 +135,6 @@ def test_a_dry_run_names_what_is_damaged(place: Path, capsys) -> None:
     assert "metrics.json" not in capsys.readouterr().out
 
 
-def test_a_cell_without_features_is_run_again_elsewhere(place: Path) -> None:
-    assert reproduce(place, "tsne") == 0
-    plans = planned(ITEMS["tsne"], settings(place), estimate=False)
-    (folder,) = (plan.like.folder(place / "out" / "runs") for plan in plans if plan.line.method == "gcd")
-    kept, facts = place / "kept", without_hashes(folder)
-    shutil.move(folder / "sample", kept)
-    try:
-        assert reproduce(place, "tsne") == 0
-        again = list((place / "out" / "tsne" / "runs").glob("*/cell.json"))
-        assert [path.parent.name for path in again] == [folder.name]
-        names = ("seconds", "peak_memory_mb")
-        one, two = (json.loads((where / "metrics.json").read_text()) for where in (folder, again[0].parent))
-        assert {k: v for k, v in one.items() if k not in names} == {k: v for k, v in two.items() if k not in names}
-    finally:
-        shutil.move(kept, folder / "sample")
-        (folder / "cell.json").write_bytes(facts)
-        shutil.rmtree(place / "out" / "tsne" / "runs", ignore_errors=True)
-
-
 def test_a_cell_that_measured_too_rarely_is_run_again_elsewhere(place: Path) -> None:
     """The run of `main` measures phi every tenth epoch, the figure shows more; both have one name."""
     assert reproduce(place, "tail_discovery") == 0
@@ -172,9 +146,10 @@ def test_a_cell_that_measured_too_rarely_is_run_again_elsewhere(place: Path) -> 
     path, runs = folder / "metrics.jsonl", place / "out" / "tail_discovery" / "runs"
     lines = path.read_text().splitlines()
     first = {key: value for key, value in json.loads(lines[0]).items() if key not in ("phi", CHECK)}
-    facts = without_hashes(folder)
+    facts = (folder / "cell.json").read_bytes()
     try:
         path.write_text("\n".join([json.dumps({**first, CHECK: checksum(first)}), *lines[1:], ""]))
+        write_facts(folder, {key: value for key, value in json.loads(facts).items() if key != "self"})
         assert reproduce(place, "tail_discovery") == 0
         assert [one.parent.name for one in runs.glob("*/cell.json")] == [folder.name]
         _, rows = content(place / "out" / "tail_discovery" / "results.csv")

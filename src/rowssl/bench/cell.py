@@ -138,16 +138,9 @@ def write_sample(run: Run, out: Path) -> None:
 def read_sample(folder: Path) -> dict[str, Sample] | None:
     """By part, `test` and `unlabelled`; None if a cell has none, or a damaged one."""
     try:
-        return open_sample(folder)
+        tensors, facts = read_directory(folder / SAMPLE)
     except InputError:
         return None
-
-
-def open_sample(folder: Path) -> dict[str, Sample] | None:
-    """As `read_sample`, but an InputError names the file that is damaged."""
-    if not (folder / SAMPLE).exists():
-        return None
-    tensors, facts = read_directory(folder / SAMPLE)
     return {
         name: Sample(part["feature"].float().numpy(), part["truth"].numpy().astype(np.int64), int(facts["n_old"]))
         for name, part in tensors.items()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rowssl.bench.cell import open_sample
 from rowssl.bench.engine import Failure, run_cells
 from rowssl.bench.grid import Cell
 from rowssl.bench.results import Row, to_csv
-from rowssl.core.console import err
-from rowssl.core.errors import InputError
 from rowssl.core.files import write_text
 from rowssl.paper.figures import pictures, write_pictures
 from rowssl.paper.page import claims_page, latex_page, results_page
@@ -58,8 +55,8 @@ def reproduce(
     made = []
     for item in items:
         done = finished(plans[item.name], settings.runs)
-        if lacks := LACKS.get(item.kind):
-            done, more = _again(item, done, lacks, settings, workers, on)
+        if item.kind == "phi":
+            done, more = _again(item, done, settings, workers, on)
             failures += more
         made.append(write_item(item, plans[item.name], done, settings, failures))
     return made, failures
@@ -70,15 +67,6 @@ def _ordered(plans: Sequence[Planned]) -> list[Cell]:
     return [plan.cell for plan in sorted(plans, key=lambda plan: plan.seed) if plan.cell is not None]
 
 
-def _no_features(one: Finished) -> bool:
-    """A run of an older version, which kept none, or whose `cell.json` holds no hashes, so that damage is found only here."""
-    try:
-        return open_sample(one.folder) is None
-    except InputError as error:
-        err.print(f"{error} Its cell is run again.", markup=False, soft_wrap=True)
-        return True
-
-
 def _rarely_measured(one: Finished) -> bool:
     """The run of another item, which measured phi less often; how often is no part of a run's name."""
     assert one.plan.cell is not None
@@ -86,20 +74,12 @@ def _rarely_measured(one: Finished) -> bool:
     return any(epoch not in measured for epoch in range(every, max(measured, default=every) + 1, every))
 
 
-LACKS: dict[str, Callable[[Finished], bool]] = {"tsne": _no_features, "phi": _rarely_measured}
-
-
 def _again(
-    item: Item,
-    done: Sequence[Finished],
-    lacks: Callable[[Finished], bool],
-    settings: Settings,
-    workers: int | None,
-    on: str,
+    item: Item, done: Sequence[Finished], settings: Settings, workers: int | None, on: str
 ) -> tuple[list[Finished], list[Failure]]:
-    """Runs that lack what a figure shows are run once more, in a folder of their own."""
+    """Runs that measured phi less often than the figure shows are run once more, in a folder of their own."""
     runs = settings.out / item.name / "runs"
-    bare = [one for one in done if lacks(one)]
+    bare = [one for one in done if _rarely_measured(one)]
     cells = [one.plan.cell for one in bare if one.plan.cell is not None]
     failures = run_cells(cells, runs, workers=workers, on=on).failures if cells else []
     fresh = {one.folder.name: one for one in finished([one.plan for one in bare], runs)}
