@@ -25,11 +25,11 @@ from rowssl.runs import editing
 from rowssl.runs.editing import Changed, Terms
 from rowssl.runs.folder import Busy
 from rowssl.runs.predict import Layout
+from rowssl.serve.limits import Bodies, Gate, Ticket
 from rowssl.serve.schemas import Answer, ClassPage, Edited, Embedding, Health, Merge, Move, Overview, Problem, Rename
 from rowssl.serve.schemas import Split as SplitBody
-from rowssl.serve.security import Bodies, Guard
+from rowssl.serve.security import Guard
 from rowssl.serve.session import NotThere, Served, Stale
-from rowssl.serve.thread_pool import Gate, Ticket
 
 ENVELOPE = 64 * 1024  # bytes of a multipart body around the file
 REFUSALS: dict[int | str, dict[str, Any]] = {
