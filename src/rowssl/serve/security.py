@@ -84,7 +84,7 @@ class Guard:
             await refused(scope, receive, send_safely)
             return
         limit = self.limit(scope)
-        # Whoever went away in the middle of a request needs no answer.
+        # A client that disconnected in the middle of a request needs no answer.
         with suppress(ClientDisconnect), self.bodies.received(receive, limit, too_large(limit)) as receive_some:
             await self.app(scope, receive_some, send_safely)
 
