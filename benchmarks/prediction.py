@@ -32,10 +32,10 @@ import torch
 from extraction import write_pictures
 
 from clustering import mixture
+from rowssl.api import fit
 from rowssl.config import build_config
 from rowssl.core.memory import reused_blocks
-from rowssl.runs.classifier import BATCH, Model, load_model
-from rowssl.runs.fit import fit
+from rowssl.runs.classifier import BATCH, Classifier
 from rowssl.runs.predict import open_inputs, predict_inputs
 from rowssl.serve.neighbours import Neighbours
 
@@ -81,14 +81,14 @@ def make_run(folder: Path, pictures: Path, encoder: str, side: int | None) -> Pa
     return folder / "run"
 
 
-def encode(model: Model, ready: torch.Tensor, pictures: int) -> None:
+def encode(model: Classifier, ready: torch.Tensor, pictures: int) -> None:
     """The encoder alone: trunk and tail on ready pixels."""
     with torch.inference_mode():
         for begin in range(0, pictures, len(ready)):
             model.network.features(model.network.trunk_output(ready[: min(len(ready), pictures - begin)]))
 
 
-def ready_pixels(model: Model, count: int) -> torch.Tensor:
+def ready_pixels(model: Classifier, count: int) -> torch.Tensor:
     side = model.encoder.image_size
     return model.encoder.normalise(torch.randint(0, 255, (count, side, side, 3), dtype=torch.uint8))
 
@@ -161,7 +161,7 @@ def main() -> None:
             os.link(path, few / path.name)
         encoder = options.encoder or random_weights(folder, options.side or 224)
         run = make_run(folder, few, encoder, options.side)
-        model = load_model(run)
+        model = Classifier.load(run)
         batch, one = ready_pixels(model, BATCH), ready_pixels(model, 1)
         print(f"{options.pictures} JPEG files, encoder {model.encoder.name}, {torch.get_num_threads()} threads\n")
 

@@ -173,7 +173,7 @@ def run(
     if times > 1:
         config = build_config({**content, "train": {"epochs": times * schedule(config, len(one.x))[1]}})
     with quiet():
-        done = fit(config, problem=one.problem, report=False)
+        done = fit(config, problem=one.problem, whole=False)
     with torch.no_grad():
         heads, new = (
             torch.cat([done.method.predict_logits(part).argmax(1) for part in torch.from_numpy(x).split(1024)]).numpy()

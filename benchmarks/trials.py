@@ -173,7 +173,7 @@ def by_method(problem: Problem, method: str, seed: int, classes: int | str, opti
     """One fit of the package."""
     content = {"method": {"name": method, "options": options}, "seed": seed, "classes": classes}
     began = time.perf_counter()
-    run = fit(build_config(content), None, problem=problem, report=False)
+    run = fit(build_config(content), None, problem=problem, whole=False)
     seconds = time.perf_counter() - began
     assert run.test_answers is not None
     heads = np.where(problem.targets >= 0, problem.targets, run.answers.head)

@@ -22,7 +22,7 @@ from rowssl.core.files import write_text
 from rowssl.data.feed import ArraySource, FeatureAugmentation, Feed
 from rowssl.encoders.tails import AdapterTail
 from rowssl.methods.dts import DTS
-from rowssl.paper.svg import COLOURS, Curve, lines_svg
+from rowssl.report.charts import SERIES, Curve, lines
 from rowssl.training.loop import Optimisation, train
 
 WAYS = {
@@ -72,20 +72,20 @@ def main() -> None:
                     flush=True,
                 )
         epochs = tuple(range(1, options.epochs + 1))
-        share.append(Curve(way, epochs, tuple(stay), colour=COLOURS[number]))
+        share.append(Curve(way, epochs, tuple(stay), colour=SERIES[number]))
         if way != "no u":
-            size.append(Curve(f"known heads, {way[2:]}", epochs, tuple(k for k, _ in u), colour=COLOURS[number]))
+            size.append(Curve(f"known heads, {way[2:]}", epochs, tuple(k for k, _ in u), colour=SERIES[number]))
             size.append(
-                Curve(f"novel heads, {way[2:]}", epochs, tuple(n for _, n in u), colour=COLOURS[number], dashed=True)
+                Curve(f"novel heads, {way[2:]}", epochs, tuple(n for _, n in u), colour=SERIES[number], dashed=True)
             )
     title = f"{options.collection}, {len(one.x):,} pictures, {int((~free).sum())} labels, {one.classes} classes"
     write_text(
         options.out / "uncertainty-rows.svg",
-        lines_svg(f"Unlabelled pictures of known classes that stay in one: {title}", share, across="epoch", up="%"),
+        lines(f"Unlabelled pictures of known classes that stay in one: {title}", share, across="epoch", up="%"),
     )
     write_text(
         options.out / "uncertainty-u.svg",
-        lines_svg(f"Mean uncertainty of a head: {title}", size, across="epoch", up="u, in cosines"),
+        lines(f"Mean uncertainty of a head: {title}", size, across="epoch", up="u, in cosines"),
     )
 
 

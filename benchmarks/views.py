@@ -47,7 +47,7 @@ def subset(problem: Problem, rows: int, test_rows: int) -> Problem:
         problem,
         table=problem.table.take(keep), targets=problem.targets[keep], truth=problem.truth[keep],
         test=problem.test.take(judge), test_truth=problem.test_truth[judge],
-        whole=None, rows=None, whole_test=None, test_rows=None, profile_svg=None,
+        whole=None, rows=None, whole_test=None, test_rows=None,
     )  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def run(
     }
     shutil.rmtree(out, ignore_errors=True)
     began = time.perf_counter()
-    found = fit(build_config(content), out, problem=problem, report=False)
+    found = fit(build_config(content), out, problem=problem, whole=False)
     return time.perf_counter() - began, found.metrics
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from rowssl.api import fit
 from rowssl.config import build_config
 from rowssl.core.console import quiet
-from rowssl.runs.fit import fit
 
 
 def planted(

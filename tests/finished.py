@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from rowssl.api import fit
 from rowssl.config import build_config
-from rowssl.runs.fit import fit
 
 TRAINED = 500
 LABELS = "abcde"  # digits 0 to 4

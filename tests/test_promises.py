@@ -33,7 +33,9 @@ NEVER = {
     "eval", "exec", "compile", "__import__", "os.system", "os.popen", "os.execv", "os.execvp", "os.spawnv", "torch.hub.load",
     "yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load", "yaml.Loader", "yaml.UnsafeLoader", "yaml.FullLoader",
     "np.fromfile", "numpy.load", "np.lib.format.read_array", "torch.jit.load", "torch.save", "pd.read_pickle",
+    "pickle.load", "pickle.loads",
 }  # fmt: skip
+UNPICKLES = {"cifar.py"}  # by an Unpickler that finds nothing but what stands for numpy's arrays
 STARTS_PROCESSES = {"runners.py", "cell.py"}  # the bench grid starts `rowssl` itself, and asks git for the commit
 
 
@@ -72,6 +74,8 @@ def test_nothing_runs_what_it_reads(path: Path) -> None:
     found = unsafe_in(path.read_text())
     if path.name in STARTS_PROCESSES:
         found = [one for one in found if one != "imports subprocess"]
+    if path.name in UNPICKLES:
+        found = [one for one in found if one != "imports pickle"]
     assert not found
 
 

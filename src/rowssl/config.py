@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rowssl.core.errors import InputError
 from rowssl.core.text import printable
@@ -60,11 +60,20 @@ class EncoderConfig(Strict):
     view_recipe: str = "auto"  # standard, strong or small
     view_seed: int = Field(default=0, ge=0)  # of the cached views; runs of all seeds share them
     cache: str | None = None
-    cache_workers: int = Field(default=1, ge=1, le=1024)  # processes that fill the cache
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_cache_workers(cls, content: Any) -> Any:
+        """Saved runs name the processes that filled the cache, an option that decided nothing and is gone."""
+        return (
+            {key: value for key, value in content.items() if key != "cache_workers"}
+            if isinstance(content, dict)
+            else content
+        )
 
     def deciding(self) -> EncoderConfig:
         """As it is, but for what changes no result."""
-        return self.model_copy(update={"cache": None, "cache_workers": 1})
+        return self.model_copy(update={"cache": None})
 
 
 class MethodConfig(Strict):
@@ -110,21 +119,20 @@ class RunConfig(Strict):
     seed: int = Field(default=0, ge=0, lt=2**63)
     start: str | None = None  # run directory to start from: its weights, its classes, and the corrections made in it
 
-    def identity(self, *facts: str, version: int = IDENTITY) -> str:
+    def identity(self, *facts: str) -> str:
         """sha256 over the options that decide the result, and further facts (fingerprints of data and encoder).
 
         Options at their defaults are left out, so that a new one refuses no run that was begun before there was such an option;
-        what the defaults come to for some data is one of the facts. Version 1 kept them.
+        what the defaults come to for some data is one of the facts.
         """
-        content = self.model_dump(mode="json", exclude_defaults=version > 1)
+        content = self.model_dump(mode="json", exclude_defaults=True)
         beside = (("train", "save_seconds"), ("train", "save_within_seconds"), ("train", "evaluate_every"), ("train", "time_limit"),
-                  ("encoder", "cache"), ("encoder", "cache_workers"), ("data", "max_bad"))  # fmt: skip
+                  ("encoder", "cache"), ("data", "max_bad"))  # fmt: skip
         for group, name in beside:
             content.get(group, {}).pop(name, None)
         content.pop("start", None)  # its place decides nothing, its content is one of the facts
         content = {key: value for key, value in content.items() if value != {}}
-        text = json.dumps([content, *facts] if version == 1 else [version, content, *facts], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(json.dumps([IDENTITY, content, *facts], sort_keys=True).encode()).hexdigest()
 
 
 def build_config(content: dict[str, Any], where: str = "options") -> RunConfig:

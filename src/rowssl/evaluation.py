@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rowssl.core.errors import InputError
+from rowssl.core.frame import Frame
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -127,7 +128,7 @@ def user_matching(predicted: Any, truth: Any, named: Any, *, n_old: int, n_class
     return np.where(named < 0, found.class_of, named)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """What `evaluate` found.
 
@@ -152,6 +153,32 @@ class Evaluation:
     user_confusion: dict[str, np.ndarray]
     user_recall_train: np.ndarray
     user_recall_test: np.ndarray
+
+    @classmethod
+    def without_truth(cls) -> Evaluation:
+        """That of rows whose classes nobody knows: every number is None, and it counts as false."""
+        none, empty = np.zeros(0, dtype=np.int64), np.zeros(0)
+        confusion = {part: np.zeros((0, 1), dtype=np.int64) for part in ("train", "test")}
+        numbers = dict.fromkeys(NAMES)
+        return cls(numbers, Matching(none, none), confusion, empty, empty, none, confusion, empty, empty)
+
+    def __bool__(self) -> bool:
+        return len(self.matching.class_of) > 0
+
+    @property
+    def frame(self) -> Frame:
+        """The numbers that exist, in percent, named as in the paper."""
+        return Frame(("", "All %", "Old %", "New %"), evaluation_table(self.metrics))
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame of the numbers."""
+        return self.frame.to_pandas()
+
+    def __repr__(self) -> str:
+        return repr(self.frame)
+
+    def _repr_html_(self) -> str:
+        return self.frame._repr_html_()
 
 
 def evaluate(

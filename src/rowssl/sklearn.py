@@ -274,6 +274,7 @@ class OpenWorldClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cla
         with _ONE_FIT, quiet(not self.verbose), threads_for(0), torch.random.fork_rng(devices=[]):
             run = fit_problem(config, problem=Problem(table, target, names, len(known)))
 
+        assert run.method is not None
         sizes = np.bincount(run.answers.head, minlength=len(run.names.ids))[len(known) :]
         novel = len(known) + np.argsort(-sizes, kind="stable")
         order = np.concatenate([np.arange(len(known)), novel])

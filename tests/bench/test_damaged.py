@@ -1,4 +1,4 @@
-"""Damaged files of finished cells: named, and mended by the same command; cells of before there were hashes still count."""
+"""Damaged files of finished cells: named, and mended by the same command."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 
 from command import rowssl
-from rowssl.bench import checksums, engine, runners
-from rowssl.bench.checksums import DamagedError
+from rowssl.bench import cell as cells
+from rowssl.bench import engine, runners
+from rowssl.bench.cell import DamagedError
 from rowssl.bench.cost import plan
-from rowssl.bench.grid import Cell, epoch_seconds, grid, open_result, read_result
+from rowssl.bench.grid import Cell, grid, open_result, read_result
 from rowssl.core.files import NoRoomError
-from rowssl.paper.rows import curve_of
 from rowssl.paper.run import _no_features
 
 BASE = {"data": {"name": "digits"}, "encoder": {"name": "pixels", "views": 2}, "train": {"epochs": 2}}
@@ -54,15 +54,6 @@ def flip(file: Path, position: int, bit: int = 0) -> None:
 def numbers(out: Path) -> list[tuple[str, str, str]]:
     with (out / "results.csv").open(newline="") as file:
         return [(row["metric"], row["group"], row["value"]) for row in csv.DictReader(file)]
-
-
-def of_an_earlier_version(folder: Path) -> bytes:
-    """Have `cell.json` hold no hashes; what it was."""
-    path = folder / "cell.json"
-    before = path.read_bytes()
-    facts = {key: value for key, value in json.loads(before).items() if key not in ("sha256", "self")}
-    path.write_text(json.dumps(facts, indent=1))
-    return before
 
 
 @pytest.mark.parametrize(("name", "place"), PLACES.items())
@@ -132,38 +123,6 @@ def test_a_cell_that_stands_for_two_is_named_once_and_not_finished_until_it_is_r
     assert open_result(cell, runs) is not None
 
 
-def test_a_cell_of_before_there_were_hashes_is_finished(out: Path, capsys) -> None:
-    cell, runs = the_cell(), out / "runs"
-    whole = open_result(cell, runs)
-    before = of_an_earlier_version(folder_of(out))
-    earlier = open_result(cell, runs)
-    assert whole is not None
-    assert earlier is not None
-    assert (earlier.metrics, earlier.seconds) == (whole.metrics, whole.seconds)
-    state = {path: path.stat().st_mtime_ns for path in folder_of(out).rglob("*")}
-    capsys.readouterr()
-    assert rowssl(*COMMAND, "--out", out) == 0
-    assert "to run" not in capsys.readouterr().err
-    assert {path: path.stat().st_mtime_ns for path in folder_of(out).rglob("*")} == state
-    (folder_of(out) / "cell.json").write_bytes(before)
-
-
-def test_lines_of_the_log_are_checked_where_there_are_no_other_hashes(out: Path, capsys) -> None:
-    folder = folder_of(out)
-    of_an_earlier_version(folder)
-    log = folder / "metrics.jsonl"
-    assert len(epoch_seconds(folder)) == 2
-    flip(log, log.read_bytes().index(b'"seconds": ') + len('"seconds": '))
-    for read in (epoch_seconds, curve_of):
-        with pytest.raises(DamagedError, match=r"metrics\.jsonl is damaged: line 1"):
-            read(folder)
-    capsys.readouterr()
-    assert rowssl(*COMMAND, "--out", out) == 0
-    assert f"{log} is damaged: line 1 cannot be trusted. Its cell is run again." in capsys.readouterr().err
-    assert len(epoch_seconds(folder)) == 2
-    assert json.loads((folder / "cell.json").read_text())["self"]
-
-
 def test_an_unfinished_cell_with_a_damaged_log_is_listed(out: Path, tmp_path: Path) -> None:
     folder = the_cell().folder(tmp_path)
     folder.mkdir()
@@ -173,9 +132,7 @@ def test_an_unfinished_cell_with_a_damaged_log_is_listed(out: Path, tmp_path: Pa
     assert [one.state for one in plan([the_cell()], tmp_path, {})] == ["to run, metrics.jsonl is damaged"]
 
 
-def test_damaged_features_of_a_cell_without_hashes_are_named_where_a_picture_needs_them(
-    out: Path, tmp_path: Path, capsys
-) -> None:
+def test_damaged_features_of_a_cell_are_named_where_a_picture_needs_them(out: Path, tmp_path: Path, capsys) -> None:
     one = SimpleNamespace(folder=tmp_path)
     assert _no_features(one)  # type: ignore[arg-type]
     assert capsys.readouterr().err == ""
@@ -190,6 +147,6 @@ def test_a_file_that_finds_no_room_is_not_called_damaged(tmp_path, monkeypatch):
     def no_room(path):
         raise NoRoomError("too large")
 
-    monkeypatch.setattr(checksums, "read_json", no_room)
+    monkeypatch.setattr(cells, "read_json", no_room)
     with pytest.raises(NoRoomError):
-        checksums.read_object(tmp_path / "cell.json")
+        cells.read_object(tmp_path / "cell.json")

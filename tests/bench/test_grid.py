@@ -17,10 +17,10 @@ import pytest
 
 from command import rowssl
 from rowssl.bench import engine
+from rowssl.bench.cell import read_sample
 from rowssl.bench.cost import plan
 from rowssl.bench.grid import Cell, grid, read_result, read_results
 from rowssl.bench.results import COLUMNS
-from rowssl.bench.sample import read_sample
 from rowssl.core.errors import InputError
 from rowssl.methods.simgcd import SimGCD
 

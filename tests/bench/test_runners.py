@@ -6,16 +6,17 @@ import json
 import os
 import subprocess
 import sys
-import threading
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from rowssl.bench import engine, runners
+from rowssl.bench.cell import write_sealed
 from rowssl.bench.grid import Cell, Variant, grid, read_result
+from rowssl.core.cluster import Cluster
 from rowssl.core.errors import InputError
+from rowssl.core.files import lock
 
 BASE = {"data": {"name": "digits"}, "encoder": {"name": "pixels"}}
 # Fails as often as `fail` says, then puts the result in place that lies ready.
@@ -55,8 +56,9 @@ def ready(cell: Cell, runs: Path, fail: int) -> Path:
         "config": config,
         "table": "t",
         "encoder": {"name": "e", "sha256": "e"},
+        "sha256": {},
     }
-    (folder / "ready-cell.json").write_text(json.dumps(facts))
+    write_sealed(folder / "ready-cell.json", facts)
     return folder
 
 
@@ -105,22 +107,9 @@ def test_stopping_ends_all_processes(tmp_path):
 
 def test_one_grid_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "PATIENCE", 0.3)
-    with engine.lock(tmp_path), pytest.raises(InputError, match="another command is at work"), engine.lock(tmp_path):
-        pass
-    released = threading.Event()
-
-    def hold() -> None:
-        with engine.lock(tmp_path):
-            released.set()
-            time.sleep(0.1)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    released.wait()
-    monkeypatch.setattr(engine, "PATIENCE", 30.0)
-    with engine.lock(tmp_path) as held:  # waits until it is free
-        assert len(held) == 1
-    thread.join()
+    cells = grid(BASE, methods=["kmeans"])
+    with lock(tmp_path / ".lock", busy=""), pytest.raises(InputError, match="another command is at work"):
+        engine.run_cells(cells, tmp_path, workers=0)
 
 
 def test_places_to_run():
@@ -166,20 +155,20 @@ def test_gpus_are_those_that_are_allowed(monkeypatch):
     [
         ("local", None),
         ("rayon", None),
-        ("ray", runners.RayPlace(None)),
-        ("ray://head:10001", runners.RayPlace("ray://head:10001")),
-        ("ray?gpus=0.25", runners.RayPlace(None, gpus=0.25)),
-        ("ray://head:10001?cpus=4&gpus=1", runners.RayPlace("ray://head:10001", 4, 1.0)),
+        ("ray", Cluster(None)),
+        ("ray://head:10001", Cluster("ray://head:10001")),
+        ("ray?gpus=0.25", Cluster(None, gpus=0.25)),
+        ("ray://head:10001?cpus=4&gpus=1", Cluster("ray://head:10001", 4, 1.0)),
     ],
 )
 def test_a_cluster_and_what_a_task_asks_of_it(on, place):
-    assert runners.RayPlace.read(on) == place
+    assert Cluster.read(on) == place
 
 
 @pytest.mark.parametrize("wishes", ["gpus", "gpus=many", "cpus=0", "cpus=1.5", "gpus=-1", "gpus=nan", "tpus=1"])
 def test_wishes_that_mean_nothing_are_one_sentence(wishes):
     with pytest.raises(InputError, match="cpus=N and gpus=N"):
-        runners.RayPlace.read(f"ray?{wishes}")
+        Cluster.read(f"ray?{wishes}")
 
 
 def test_a_cell_is_named_by_what_decides_it(tmp_path, monkeypatch):

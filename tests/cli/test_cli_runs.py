@@ -13,9 +13,10 @@ import pytest
 from PIL import Image
 
 from finished import Finished
+from rowssl.api import fit
 from rowssl.config import build_config
 from rowssl.runs.edits import Edits
-from rowssl.runs.fit import fit
+from rowssl.runs.run import Run
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -93,7 +94,7 @@ def test_predict_on_a_terminal_is_a_table(call: Call, finished: Finished, new: P
 
 
 def test_predict_the_most_likely_classes(call: Call, own_run: Path, finished: Finished, new: Path):
-    from rowssl.runs.classifier import load_model
+    from rowssl.runs.classifier import Classifier
 
     def ask(*words: object) -> list[dict[str, str]]:
         code, out, err = call("predict", own_run, new, *words)
@@ -115,7 +116,7 @@ def test_predict_the_most_likely_classes(call: Call, own_run: Path, finished: Fi
     call("edit", own_run, "merge", "novel-01", "novel-02", "--no-report")
     call("edit", own_run, "split", "a", "--no-report")
     call("edit", own_run, "rename", "novel-01", "Monstera", "--no-report")
-    model = load_model(own_run)
+    model = Classifier.load(own_run)
     edited = ask("--top", 4)
     files = [row["file"] for row in edited]
     scores, label, _ = model.network.answer(model.trunk([Image.open(path).convert("RGB") for path in files]))
@@ -312,9 +313,8 @@ def test_other_corrections_are_another_run(own_run: Path, tmp_path: Path):
 
     moved = Path(shutil.copytree(own_run, tmp_path / "moved"))
     assert digest(own_run) == digest(moved)
-    from rowssl.runs import editing
 
-    editing.rename(moved, "a", "zero", report=False)
+    Run.load(moved).rename("a", "zero")
     assert digest(own_run) != digest(moved)
     content = continued_content(own_run, with_data=True)
     content["method"] = {"name": "kmeans"}

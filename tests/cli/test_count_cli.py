@@ -15,7 +15,8 @@ from rowssl.config import build_config
 from rowssl.counting.base import CountEstimate, estimate_classes
 from rowssl.counting.table import count_source
 from rowssl.data.problem import load_problem
-from rowssl.report.count_chart import count_page, count_svg, round_ticks
+from rowssl.report.charts import ticks
+from rowssl.report.count_chart import count_page, count_svg
 from rowssl.runs.fit import class_count
 from rowssl.training.features import open_features
 
@@ -129,7 +130,7 @@ def test_the_picture_marks_choice_and_interval():
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (2, 2), (5, 40), (50, 1000), (0, 7.3)])
 def test_ticks_are_whole_and_inside(low, high):
-    ticks = round_ticks(low, high, 6)
-    assert 1 <= len(ticks) <= 8
-    assert all(tick == int(tick) for tick in ticks)
-    assert all(low <= tick <= max(high, low) for tick in ticks)
+    found = ticks(low, high, 6, whole=True)
+    assert 1 <= len(found) <= 8
+    assert all(tick == int(tick) for tick in found)
+    assert all(low <= tick <= max(high, low) for tick in found)

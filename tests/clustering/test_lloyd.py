@@ -90,7 +90,7 @@ def test_rows_are_added_to_their_cluster(count: int) -> None:
 
 
 def test_a_cluster_that_was_empty_is_where_its_row_is_and_all_others_follow() -> None:
-    """The row that fills it is given with a distance of 0; few centres move, so that only these are asked."""
+    """The row that fills it is given with a distance of 0; few centres move, so that only these are compared."""
     x = torch.cat([rows_of(400), torch.full((1, 6), 30.0)])
     start = torch.cat([x[:20], torch.full((1, 6), -50.0)])  # nothing is nearest to the last
     for steps in (1, 2, 3, 30):

@@ -1,4 +1,4 @@
-"""Large data are clustered from a sample; clusters that are the answer are asked of all rows to the end."""
+"""Large data are clustered from a sample; for clusters that are the answer, iterations over all rows go to the end."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from rowssl.api import fit
 from rowssl.clustering import kmeans as module
 from rowssl.clustering.kmeans import assign, kmeans, semi_supervised_kmeans
 from rowssl.config import build_config
@@ -16,7 +17,6 @@ from rowssl.data.feed import ArraySource, Feed
 from rowssl.encoders.tails import AdapterTail
 from rowssl.methods import build_method
 from rowssl.runs.edits import Edits
-from rowssl.runs.fit import fit
 from runs.test_scale import mixture
 
 
@@ -77,7 +77,7 @@ def test_clusters_that_are_the_answer_are_asked_to_the_end(how: str, monkeypatch
     free = torch.from_numpy(targets < 0)
     means = torch.stack([z[(answer == c) & (free if how == "gcd" and c else True)].mean(0) for c in range(9)])
     distance = (means - method.classifier.weight.detach()).norm(dim=1)
-    assert float(distance[1:].max()) < 0.02  # every novel class is at the mean of the rows that it answers for
+    assert float(distance[1:].max()) < 0.02  # every novel class is at the mean of its rows
 
 
 def test_test_rows_are_clustered_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_test_rows_are_clustered_to_the_end(tmp_path: Path, monkeypatch: pytest.
         return seen[-1][1]
 
     sampling(monkeypatch, close=1.0)
-    monkeypatch.setattr("rowssl.runs.metrics.kmeans", watched)
+    monkeypatch.setattr("rowssl.runs.fit.kmeans", watched)
     content = {"data": {"source": str(tmp_path / "rows.npz")}, "method": {"name": "kmeans"}, "classes": 8}
     fit(build_config(content), tmp_path / "run")
     ((features, found),) = seen

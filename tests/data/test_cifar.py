@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from rowssl.core.errors import InputError
-from rowssl.data import pickled_arrays
+from rowssl.data import cifar
 from rowssl.data.benchmarks import load_benchmark
 
 
@@ -179,11 +179,11 @@ def test_an_archive_of_headers_of_headers(tmp_path: Path, kind: bytes) -> None:
 
 
 def test_a_pickle_of_many_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert pickled_arrays.OPERATIONS >= 10 * 400_000  # those of the largest real file
-    monkeypatch.setattr(pickled_arrays, "OPERATIONS", 1000)
-    assert pickled_arrays.read_pickled_arrays(python2_pickle({"labels": [7] * 900}), "x") == {"labels": [7] * 900}
+    assert cifar.OPERATIONS >= 10 * 400_000  # those of the largest real file
+    monkeypatch.setattr(cifar, "OPERATIONS", 1000)
+    assert cifar.read_pickled_arrays(python2_pickle({"labels": [7] * 900}), "x") == {"labels": [7] * 900}
     with pytest.raises(InputError, match=r"x is not a file .* refused: it has more operations than a file of arrays$"):
-        pickled_arrays.read_pickled_arrays(python2_pickle({"labels": [7] * 1100}), "x")
+        cifar.read_pickled_arrays(python2_pickle({"labels": [7] * 1100}), "x")
 
 
 @pytest.mark.parametrize("place", [".", "cifar10", "cifar10/data", "cifar10/plain_text"])

@@ -245,4 +245,4 @@ def test_printable() -> None:
 def test_import_is_cheap() -> None:
     code = "import sys, rowssl.data.table, rowssl.data.check\nprint(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"torch", "PIL", "pyarrow", "sklearn", "scipy", "matplotlib", "safetensors"} & set(loaded)
+    assert not {"torch", "PIL", "pyarrow", "sklearn", "scipy", "jinja2", "openTSNE", "safetensors"} & set(loaded)

@@ -12,8 +12,7 @@ import pytest
 
 from rowssl.core.errors import InputError
 from rowssl.data.benchmarks import load_benchmark
-from rowssl.data.split_file import Split
-from rowssl.data.splits import make_split
+from rowssl.data.splits import Split, make_split
 
 LABELS = np.tile(np.arange(6), 40)
 TEST = np.tile(np.arange(6), 5)
@@ -164,8 +163,10 @@ def test_file_round_trip(tmp_path: Path) -> None:
     assert content["format"] == 1
     assert content["counts"]["labelled"] == len(split.labelled)
     assert content["counts"]["classes"][0] | {"test": 5} == content["counts"]["classes"][0]
-    with pytest.raises(InputError, match="nowhere"):
-        split.save(tmp_path / "nowhere" / "split.json")
+    split.save(tmp_path / "new" / "split.json")
+    assert (tmp_path / "new" / "split.json").read_text() == path.read_text()
+    with pytest.raises(InputError, match=r"split\.json cannot be written"):
+        split.save(path / "split.json")
 
 
 @pytest.mark.parametrize(

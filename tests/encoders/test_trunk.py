@@ -22,9 +22,8 @@ from rowssl.core.errors import InputError
 from rowssl.data.feed import Feed
 from rowssl.data.table import Table, read_table
 from rowssl.data.views import view_recipe
-from rowssl.encoders import cache
+from rowssl.encoders import trunk
 from rowssl.encoders.base import Encoder, build_encoder
-from rowssl.encoders.cache import cache_folder
 from rowssl.encoders.tails import Frozen
 from rowssl.encoders.trunk import FreshSource, open_trunk_cache
 
@@ -64,7 +63,7 @@ def make_encoder(scale: float = 1.0) -> Encoder:
 
 def run_alone(folder: str, seconds: str) -> None:
     """What a child process does: fill the cache in shards of four rows."""
-    cache.SHARD_ROWS = 4
+    trunk.SHARD_ROWS = 4
     open_trunk_cache(
         make_table(seconds=float(seconds)), make_encoder(), recipe=RECIPE, n_views=3, seed=5, folder=Path(folder)
     )
@@ -100,7 +99,7 @@ def data_of(folder: Path) -> bytes:
     return file.read_bytes()
 
 
-def open_small(folder: Path, **options: object) -> cache.CachedSource:
+def open_small(folder: Path, **options: object) -> trunk.CachedSource:
     given = {"recipe": RECIPE, "n_views": 2, "seed": 0, "folder": folder, "progress": False, **options}
     return open_trunk_cache(make_table(12), make_encoder(), **given)  # type: ignore[arg-type]
 
@@ -188,7 +187,7 @@ def test_fresh_views_change_with_the_epoch_and_the_number() -> None:
 def test_damage_is_found_and_computed_again(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cache, "SHARD_ROWS", 5)
+    monkeypatch.setattr(trunk, "SHARD_ROWS", 5)
     folder = open_small(tmp_path).folder
     file, manifest = folder / "trunk.f16", folder / "manifest.json"
     before = file.read_bytes()
@@ -256,7 +255,7 @@ def test_user_errors_are_one_sentence(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(InputError, match="no images"):
         FreshSource(Table(np.full(2, -1), (), ["a", "b"], embeddings=np.zeros((2, 3))), encoder, RECIPE, 0)
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(cache.shutil, "disk_usage", lambda path: usage._replace(free=10_000))
+    monkeypatch.setattr(trunk.shutil, "disk_usage", lambda path: usage._replace(free=10_000))
     with pytest.raises(InputError, match=r"needs 28 kB more and .*cache.* has 10 kB free"):
         open_small(tmp_path / "cache")
     blocked = tmp_path / "file"
@@ -264,7 +263,7 @@ def test_user_errors_are_one_sentence(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(InputError, match="cannot be written"):
         open_small(blocked)
     monkeypatch.setenv("ROWSSL_CACHE", "/some/where")
-    assert cache_folder() == Path("/some/where/trunk")
+    assert trunk.cache_folder() == Path("/some/where/trunk")
 
 
 @pytest.mark.shared

@@ -15,7 +15,7 @@ import pytest
 
 from encoders.test_trunk import RECIPE, data_of, kill, make_encoder, make_table
 from rowssl.data.table import Table
-from rowssl.encoders import fill
+from rowssl.encoders import trunk
 from rowssl.encoders.trunk import open_trunk_cache
 
 ROWS, VIEWS = 40, 3
@@ -53,7 +53,7 @@ def run_alone(folder: str, how: str) -> None:
     Table.image = image  # type: ignore[method-assign, assignment]
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what runs in the background ignore it
-    fill.SAVE_SECONDS = 0.2 if how == "SIGKILL" else 1e9
+    trunk.SAVE_SECONDS = 0.2 if how == "SIGKILL" else 1e9
     compute(Path(folder), 0.05)
 
 
@@ -114,15 +114,15 @@ def test_an_error_keeps_what_was_computed_too(tmp_path: Path, monkeypatch: pytes
 def test_what_is_kept_now_and_then_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part that was stored in many steps is one entry in the end, with the bytes and the hash of one step."""
     compute(tmp_path / "whole")
-    monkeypatch.setattr(fill, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(trunk, "SAVE_SECONDS", 0.0)
     written: list[list[int]] = []
-    plain = fill.TrunkStore.write
+    plain = trunk.TrunkStore.write
 
-    def write(store: fill.TrunkStore, shard: fill.Shard, values: np.ndarray) -> None:
+    def write(store: trunk.TrunkStore, shard: trunk.Shard, values: np.ndarray) -> None:
         plain(store, shard, values)
         written.append([len(one.rows) for one in store.shards])
 
-    monkeypatch.setattr(fill.TrunkStore, "write", write)
+    monkeypatch.setattr(trunk.TrunkStore, "write", write)
     compute(tmp_path / "steps")
     assert written == [[done, ROWS - done] for done in range(2, ROWS, 2)] + [[ROWS]]
     one, other = (next((tmp_path / name).iterdir()) for name in ("whole", "steps"))

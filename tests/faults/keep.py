@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from rowssl.api import fit
 from rowssl.config import build_config
-from rowssl.runs.classifier import Prediction, load_model
-from rowssl.runs.editing import rename
-from rowssl.runs.fit import fit
+from rowssl.runs.classifier import Classifier, Prediction
+from rowssl.runs.run import Run
 from rowssl.sklearn import OpenWorldClassifier
 
 PEOPLE = ("report.html", "tensorboard", "checkpoints", "predictions.csv", "classes.csv", ".lock", ".edits.lock")
@@ -45,11 +45,11 @@ def keep_embeddings(out: Path, trained: np.ndarray, labels: np.ndarray, truth: n
     np.savez(out / "digits.npz", embeddings=trained, labels=labels, truth=truth)
     content = {"data": {"source": str(out / "digits.npz")}, "classes": 10, "train": {"epochs": 20, "batch_size": 32}}
     fit(build_config(content), out / "run")
-    rename(out / "run", "0", "zero", report=False)
+    Run.load(out / "run").rename("0", "zero")
     estimator = OpenWorldClassifier("simgcd", n_classes=10, epochs=10).fit(trained, labels)
     estimator.save(out / "estimator")
     answers = {
-        "run": said(load_model(out / "run").predict_embeddings(asked)),
+        "run": said(Classifier.load(out / "run").predict_embeddings(asked)),
         "estimator": estimator.predict(asked).tolist(),
         "scores": estimator.predict_proba(asked).round(6).tolist(),
     }
@@ -73,8 +73,8 @@ def keep_pictures(out: Path, trained: np.ndarray, labels: np.ndarray, asked: np.
             "train": {"epochs": 20, "batch_size": 32},
         }
         fit(build_config(content), out / "pictures")
-        rename(out / "pictures", "0", "zero", report=False)
-        answers = said(load_model(out / "pictures").predict_images([picture(row) for row in asked]))
+        Run.load(out / "pictures").rename("0", "zero")
+        answers = said(Classifier.load(out / "pictures").predict_images([picture(row) for row in asked]))
     (out / "pictures.json").write_text(json.dumps(answers))
     strip(out / "pictures")
 

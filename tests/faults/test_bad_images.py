@@ -21,11 +21,11 @@ from hostile import one_sentence, refused, within
 from PIL import Image
 
 from finished import digit_pictures
+from rowssl.api import fit
 from rowssl.config import build_config
 from rowssl.core.text import printable
 from rowssl.data.problem import load_problem
 from rowssl.data.table import read_table
-from rowssl.runs.fit import fit
 
 Command = Callable[..., tuple[int, str, str]]
 GOOD = 60

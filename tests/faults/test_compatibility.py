@@ -13,8 +13,8 @@ import pytest
 from faults.keep import picture
 from rowssl.core.errors import InputError
 from rowssl.core.files import FORMAT, own_hash
-from rowssl.runs.classifier import MODEL_FORMAT, load_model
-from rowssl.runs.run import ANSWERS_FORMAT, open_run
+from rowssl.runs.classifier import MODEL_FORMAT, Classifier
+from rowssl.runs.run import ANSWERS_FORMAT, Run
 from rowssl.sklearn import OpenWorldClassifier
 
 KEPT = Path(__file__).resolve().parents[1] / "kept"
@@ -30,9 +30,9 @@ def test_there_is_a_model_of_this_format() -> None:
 @pytest.mark.parametrize("run", ["run", "pictures"])
 def test_a_kept_model_answers_as_it_did(name: str, run: str) -> None:
     asked = np.load(KEPT / name / "asked.npy")
-    model = load_model(KEPT / name / run)
+    model = Classifier.load(KEPT / name / run)
     for place in (KEPT / name / run, KEPT / name / run / "model"):
-        assert load_model(place).facts == model.facts
+        assert Classifier.load(place).facts == model.facts
     if run == "pictures":
         answers = json.loads((KEPT / name / "pictures.json").read_text())
         predictions = model.predict_images([picture(row) for row in asked])
@@ -49,7 +49,7 @@ def test_a_kept_model_answers_as_it_did(name: str, run: str) -> None:
 @pytest.mark.parametrize("name", FOLDERS)
 @pytest.mark.parametrize("run", ["run", "pictures"])
 def test_a_kept_run_can_be_opened(name: str, run: str) -> None:
-    stored = open_run(KEPT / name / run)
+    stored = Run.load(KEPT / name / run)
     assert len(stored.answers.head) == 140
     labelled = stored.problem.targets >= 0
     assert labelled.any()
@@ -57,7 +57,7 @@ def test_a_kept_run_can_be_opened(name: str, run: str) -> None:
     assert (stored.answers.confidence[labelled] == 1).all()
     assert stored.names.given is not None
     assert stored.names.given[0] == "zero"
-    assert (stored.evaluation is not None) == (run == "run")  # a folder of pictures knows no truth
+    assert bool(stored.evaluation) == (run == "run")  # a folder of pictures knows no truth
     assert [row["epoch"] for row in stored.curves] == list(range(1, 21))
 
 
@@ -91,8 +91,8 @@ def test_what_is_newer_is_refused_in_one_sentence(folder: str, numbers: dict[str
     renumbered(copy / folder, **numbers)
     read = {
         "estimator": OpenWorldClassifier.load,
-        "run/model": load_model,
-        "run/answers": lambda _: open_run(copy / "run"),
+        "run/model": Classifier.load,
+        "run/answers": lambda _: Run.load(copy / "run"),
     }
     with pytest.raises(InputError) as error:
         read[folder](copy / folder)

@@ -12,11 +12,11 @@ import torch
 
 from encoders.test_trunk import RECIPE, make_encoder, make_table
 from faults.trainings import weights
+from rowssl.api import fit
 from rowssl.config import build_config
 from rowssl.encoders.trunk import FreshSource, open_trunk_cache
 from rowssl.methods import METHODS
-from rowssl.runs.classifier import load_model
-from rowssl.runs.fit import fit
+from rowssl.runs.classifier import Classifier
 from rowssl.sklearn import OpenWorldClassifier
 
 SHORT = ("dts", "promptcal")
@@ -67,7 +67,7 @@ def test_a_saved_model_reads_each_row_by_itself(
     if not full and method != "dts":
         pytest.skip("only with the full counts: make faults")
     train(embeddings, method, tmp_path / "run")
-    model = load_model(tmp_path / "run")
+    model = Classifier.load(tmp_path / "run")
     rng = np.random.default_rng(4)
     rows = torch.from_numpy(rng.normal(size=(1000, 16)).astype(np.float32))
     order = torch.from_numpy(rng.permutation(1000))

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 from encoders.test_trunk import RECIPE, make_encoder, make_table
-from rowssl.bench.checksums import DamagedError
+from rowssl.api import fit
+from rowssl.bench.cell import DamagedError
 from rowssl.bench.engine import run_cells
 from rowssl.bench.grid import Cell, grid, open_result
 from rowssl.config import build_config
 from rowssl.core.errors import InputError
 from rowssl.core.files import read_directory, read_manifest
-from rowssl.encoders import cache
+from rowssl.encoders import trunk
 from rowssl.encoders.trunk import open_trunk_cache
-from rowssl.paper import estimates
-from rowssl.runs.classifier import load_model
+from rowssl.paper import plan
+from rowssl.runs.classifier import Classifier
 from rowssl.runs.edits import Edits
-from rowssl.runs.fit import fit
-from rowssl.runs.run import open_run
+from rowssl.runs.run import Run
 from rowssl.training.checkpoints import Checkpoints
 from rowssl.training.log import EpochLog
 
@@ -62,7 +62,7 @@ def positions(file: Path, full: bool) -> list[tuple[int, int]]:
 
 def read_all(run: Path) -> object:
     """Everything that reads a finished run."""
-    stored, model = open_run(run), load_model(run)
+    stored, model = Run.load(run), Classifier.load(run)
     facts = [read_manifest(run / name) for name in ("model", "answers")]
     return facts, stored.config, stored.metrics, stored.curves, model.facts
 
@@ -183,15 +183,15 @@ def test_every_file_of_a_cell_is_looked_after(cell: tuple[Cell, Path]) -> None:
 def test_the_estimates_of_a_reproduction(
     tmp_path: Path, embeddings: Path, full: bool, tally: Tally, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimates, "_search", lambda config, on: 50 + config.seed)
+    monkeypatch.setattr(plan, "_search", lambda config, on: 50 + config.seed)
     for seed in (0, 1):
-        estimates.searched(build_config({"data": {"source": str(embeddings)}, "seed": seed}), tmp_path, estimate=True)
+        plan.searched(build_config({"data": {"source": str(embeddings)}, "seed": seed}), tmp_path, estimate=True)
     file = tmp_path / "estimates.json"
-    before, bits, found = estimates.read_estimates(file), positions(file, full), 0
+    before, bits, found = plan.read_estimates(file), positions(file, full), 0
     for position, bit in bits:
         with flipped(file, position, bit):
             try:
-                found += estimates.read_estimates(file) == before
+                found += plan.read_estimates(file) == before
             except DamagedError as error:
                 found += str(file) in str(error) and "\n" not in str(error)
     tally("one flipped bit in `estimates.json` of a reproduction is found by name", found, len(bits))
@@ -203,9 +203,9 @@ def test_a_file_of_the_trunk_cache(
     name: str, in_memory: bool, tmp_path: Path, full: bool, tally: Tally,
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(cache, "SHARD_ROWS", 5)
+    monkeypatch.setattr(trunk, "SHARD_ROWS", 5)
 
-    def opened() -> cache.CachedSource:
+    def opened() -> trunk.CachedSource:
         options = {"recipe": RECIPE, "n_views": 2, "seed": 0, "folder": tmp_path, "in_memory": in_memory}
         return open_trunk_cache(make_table(12), make_encoder(), **options)  # type: ignore[arg-type]
 

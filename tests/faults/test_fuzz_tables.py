@@ -22,9 +22,9 @@ from rowssl.core.errors import InputError
 from rowssl.core.files import read_directory
 from rowssl.data.table import read_table
 from rowssl.runs.checks import check_answers, check_facts
-from rowssl.runs.editing import relabel
 from rowssl.runs.edits import Edits
 from rowssl.runs.folder import check_model_facts
+from rowssl.runs.run import Run
 
 TRIES, MINUTES = 150, 10
 
@@ -88,9 +88,9 @@ SETTINGS = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=
 @SETTINGS
 @given(st.lists(edit | anything, max_size=8))
 def test_any_history_of_edits_is_followed_or_refused(history: list[object]) -> None:
-    edits = Edits(("a", "b", "c", "novel-01"), 3, "", tuple(one for one in history if isinstance(one, dict)))
+    edits = Edits(("a", "b", "c", "novel-01"), 3, "", tuple(one for one in history if isinstance(one, dict)), 2)
     try:
-        edits.check(2)
+        edits.check()
     except InputError:
         return
     for one in (*edits.class_ids, *edits.names, *edits.names.values()):
@@ -143,12 +143,12 @@ def test_any_bytes_as_a_table_of_labels(data: bytes) -> None:
 
 def test_corrections_changed_at_random(own_run: Path, tmp_path: Path, full: bool) -> None:
     seeds = [b"file,label\n000.png,a\n001.png,new\n", b"row,label\n3,b\n4,novel-01\n"]
-    before = (own_run / "model" / "manifest.json").read_bytes()
+    before, read = (own_run / "model" / "manifest.json").read_bytes(), Run.load(own_run)
 
     def target(data: bytes) -> object:
         (tmp_path / "corrections.csv").write_bytes(data)
         (own_run / "edits.json").unlink(missing_ok=True)
-        return relabel(own_run, tmp_path / "corrections.csv", report=False)
+        return read.relabel(tmp_path / "corrections.csv")
 
     fuzz(target, seeds[:1], tries=2000 if full else 40)
     assert (own_run / "model" / "manifest.json").read_bytes() == before

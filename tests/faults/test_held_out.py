@@ -11,10 +11,10 @@ import torch
 
 from contract.problems import Problem, build, digest, feed_of, long_tailed
 from faults.trainings import weights
+from rowssl.api import fit
 from rowssl.config import build_config
 from rowssl.methods.base import Method
 from rowssl.methods.held_out import Kept, balanced, held_back, state_of
-from rowssl.runs.fit import fit
 from rowssl.training.checkpoints import Checkpoints
 from rowssl.training.loop import Optimisation, train
 

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from hostile import refused, within
 
+from rowssl.api import load
 from rowssl.core.errors import InputError
 from rowssl.core.files import read_directory, write_directory
-from rowssl.runs import editing
 from rowssl.runs import run as run_module
 from rowssl.runs.edits import Edits
-from rowssl.runs.files import rewrite
-from rowssl.runs.run import open_run
+from rowssl.runs.run import Run
 
 Command = Callable[..., tuple[int, str, str]]
 NASTY = "</script><script>document.title = 'hit'</script><img src=x onerror=\"document.title = 'hit'\">"
@@ -37,7 +36,6 @@ ANSWERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "a path that is none": lambda facts, rows: facts["paths"].__setitem__(0, 7),
     "no reason": lambda facts, rows: facts.update(skipped=[["x"]]),
     "skipped nothing": lambda facts, rows: facts.update(skipped=None),
-    "picture of sizes": lambda facts, rows: facts.update(profile_svg=[1]),
     "no data": lambda facts, rows: facts.pop("data"),
     "data that are none": lambda facts, rows: facts.update(data={"x": 1}),
     "facts that are none": lambda facts, rows: facts.update(facts=[1]),
@@ -54,18 +52,18 @@ def test_answers_of_a_stranger(own_run: Path, name: str) -> None:
     ANSWERS[name](facts, tensors["rows"])
     write_directory(own_run / "answers", tensors, facts)
     with refused(seconds=30):
-        open_run(own_run)
+        Run.load(own_run)
 
 
 def test_any_text_of_a_stranger_is_text_in_the_report(own_run: Path) -> None:
     tensors, facts = read_directory(own_run / "answers")
     facts["names"] = [f"{NASTY}{i}" for i in range(len(facts["names"]))]
     facts |= {"source": NASTY, "skipped": [[NASTY, NASTY]], "facts": {NASTY: NASTY, "n": 1}}
-    facts["profile_svg"] = f'<svg onload="document.title = 1"><script>{NASTY}</script></svg>'
+    facts["class_names"] = [f"{i}{NASTY}" for i in range(len(facts["class_names"]))]
     write_directory(own_run / "answers", tensors, facts)
-    editing.rename(own_run, "a", NASTY[:200], report=False)
+    Run.load(own_run).rename("a", NASTY[:200])
     with within(megabytes=400):
-        rewrite(own_run)
+        load(own_run).report(own_run / "report.html")
     text = (own_run / "report.html").read_text()
     assert NASTY not in text
     assert "<script>document" not in text
@@ -80,14 +78,14 @@ def test_numbers_of_a_stranger_in_the_report(own_run: Path) -> None:
     for text in ("[]", '"x"', "7", "[" * 100_000, "{", '{"classes": 3}', '{"tr_acc": {"all": "x"}}'):
         (own_run / "metrics.json").write_text(text)
         try:
-            rewrite(own_run)
+            load(own_run).report(own_run / "report.html")
         except InputError:
             continue
     (own_run / "metrics.json").write_text("{}")
     for text in ("[]", "7", "[" * 100_000, "{", '{"seed": -1}', '{"data": {"source": "\\u001b"}, "x": 1}'):
         (own_run / "config.json").write_text(text)
         with refused():
-            rewrite(own_run)
+            load(own_run).report(own_run / "report.html")
 
 
 @pytest.mark.parametrize("place", ["/", "/dev/zero", "pipe"])
@@ -109,7 +107,7 @@ def test_data_of_a_stranger_are_not_looked_for_everywhere(
     write_directory(own_run / "answers", tensors, facts)
     monkeypatch.setattr(run_module, "load_problem", no_walk)
     with refused("manifest.json says that its rows are from"):
-        open_run(own_run)
+        Run.load(own_run)
     code, _, said = run("serve", own_run, "--port", 0)
     assert code == 2
     assert f"rows are from {place}" in said
@@ -117,7 +115,7 @@ def test_data_of_a_stranger_are_not_looked_for_everywhere(
 
 def test_a_folder_whose_pictures_have_paths_is_not_walked(own_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "load_problem", lambda *_: pytest.fail("the data are read again"))
-    assert open_run(own_run).problem.table.has_images
+    assert Run.load(own_run).problem.table.has_images
 
 
 @pytest.mark.parametrize("name", ["predictions.csv", "classes.csv", "report.html"])

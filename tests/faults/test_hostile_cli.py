@@ -15,7 +15,7 @@ from hostile import one_sentence
 from finished import Finished
 from rowssl.cli import app
 from rowssl.core.errors import InputError, in_a_sentence
-from rowssl.runs.predict import CsvWriter
+from rowssl.runs.predict import csv_file
 
 Command = Callable[..., tuple[int, str, str]]
 DIGITS = "9" * 5000
@@ -70,8 +70,8 @@ def test_a_folder_where_a_file_is_to_be_written(
     refused(run("split", "--data", "digits", "--out", folder), "--out", "folder")
     refused(run("check", embeddings, "--bars", folder), "--bars", "folder")
     refused(run("export", finished.run, "--onnx", folder), "--onnx", "folder")
-    with pytest.raises(InputError, match="folder"):
-        CsvWriter(Path("/"), ["file"])
+    with pytest.raises(InputError, match="folder"), csv_file(Path("/"), ["file"]):
+        pass
 
 
 def test_bars_in_a_folder_that_is_not_there_yet(run: Command, embeddings: Path, tmp_path: Path) -> None:

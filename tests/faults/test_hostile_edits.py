@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from hostile import refused, within
 from test_hostile_runs import split
 
-from rowssl.runs import editing, edits
+from rowssl.runs import edits
 from rowssl.runs.edits import Edits
 from rowssl.runs.regroup import Leaf, Regroup, Split
+from rowssl.runs.run import Run
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -39,19 +39,19 @@ def test_parts_are_counted_over_all_classes() -> None:
 def test_an_edit_that_could_not_be_followed_is_not_saved(own_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(edits, "MOST_MADE", 5)
     with refused("too many parts", seconds=60):
-        editing.split(own_run, "a", report=False)
+        Run.load(own_run).split("a")
     assert Edits.load(own_run).history == ()
 
 
 def test_an_undo_beside_another_process_says_what_it_undid(
     own_run: Path, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    undo = editing.undo
+    undo = Run.undo
 
-    def undo_after_another(folder: Path, **options: Any) -> editing.Changed:
-        editing.rename(folder, "a", "theirs", report=False)
-        return undo(folder, **options)
+    def undo_after_another(read: Run) -> Run:
+        Run.load(own_run).rename("a", "theirs")
+        return undo(read)
 
-    monkeypatch.setattr(editing, "undo", undo_after_another)
+    monkeypatch.setattr(Run, "undo", undo_after_another)
     code, out, said = run("edit", own_run, "undo", "--no-report")
     assert (code, out.strip()) == (0, "undone: a renamed to theirs"), said

@@ -16,11 +16,11 @@ import torch
 from hostile import array_bytes, entry, npy, npz, one_sentence, refused, safetensors, tar_gz, within
 from PIL import Image
 
-from rowssl.data import cifar, embeddings
-from rowssl.data.benchmarks import load_benchmark
-from rowssl.data.pickled_arrays import read_pickled_arrays
+from rowssl.data import embeddings
+from rowssl.data.benchmarks import cifar, load_benchmark
+from rowssl.data.benchmarks.cifar import read_pickled_arrays
 from rowssl.data.table import read_table
-from rowssl.encoders.weight_files import read_state
+from rowssl.encoders.weights import read_state
 
 Command = Callable[..., tuple[int, str, str]]
 ROWS = np.arange(12, dtype=np.float32).reshape(6, 2)
@@ -49,37 +49,24 @@ PROGRAMS = {
     "call by stack": b"\x80\x04\x8c\x05posix\x8c\x06system\x93" + TOUCH + b"\x85R.",
     "call of a dotted name": b"\x80\x04\x8c\x05numpy\x8c\x10f2py.os.system\x93" + TOUCH + b"\x85R.",
     "call of an allowed module": b"cnumpy\nload\n" + TOUCH + b"\x85R.",
-    "instance": b"(" + TOUCH + b"iposix\nsystem\n.",
-    "object": b"(" + SYSTEM + TOUCH + b"o.",
     "new object": b"\x80\x02" + SYSTEM + TOUCH + b"\x85\x81.",
-    "new object with keywords": b"\x80\x04" + SYSTEM + TOUCH + b"\x85}\x92.",
     "extension": b"\x80\x02\x82\x01.",
     "persistent": b"P1\n.",
-    "persistent by stack": TOUCH + b"Q.",
-    "call of a list": b"]" + TOUCH + b"\x85R.",
-    "state of a function": b"cnumpy\nndarray\n}b.",
-    "state of a dictionary": b"}}b.",
     "array class called": b"cnumpy\nndarray\nK\x05\x85R.",
     "array of objects": b"}U\x04data" + START + b"(K\x01K\x05\x85" + TYPE % b"O8" + b"\x89]tbs.",
-    "array of structures": b"}U\x04datacnumpy\ndtype\nU\x03V99\x85Rs.",
     "array of more bytes than there are": b"}U\x04data" + START + b"(K\x01\x8a\x08" + b"\xff" * 7 + b"\x0f\x85"
     + TYPE % b"u1" + b"\x89U\x04abcdtbs.",
-    "array of too many axes": b"}U\x04data" + START + b"(K\x01(" + b"K\x01" * 60 + b"t" + TYPE % b"u1" + b"\x89U\x01atbs.",
     "memory by an index": b"\x80\x02}r\xff\xff\xff\x7f.",
     "memory by a length": b"\x80\x04\x8e\xff\xff\xff\xff\x00\x00\x00\x00.",
     "memory by a frame": b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f.",
     "nested tuples as a key": b"\x80\x02})" + b"\x85" * 100_000 + b"Ns.",
     "nested lists": b"\x80\x02" + b"](" * 50_000 + b"e" * 50_000 + b".",
-    "marks": b"(" * 50_000 + b"l" * 50_000 + b".",
-    "laughs": b"\x80\x02]q\x00" + b"".join(b"(" + b"h%c" % i * 10 + b"lq%c" % (i + 1) for i in range(60)) + b".",
     "labels that laugh": b"\x80\x02](K\x01K\x02eq\x00" + b"".join(b"(" + b"h%c" % i * 10 + b"lq%c" % (i + 1) for i in range(60))
     + b"}U\x06labelsh\x3cs.",
-    "a key that is an array": b"}" + START + b"Ns.",
     "no end": b"\x80\x02}",
-    "empty stack": b".",
-    "pop": b"0.",
-    "odd dictionary": b"}(K\x01u.",
     "unhashable key": b"}]Ns.",
+    "tuples that laugh as a key": b"\x80\x02})q\x00" + b"".join(b"(" + b"h%c" % i * 9 + b"tq%c" % (i + 1) for i in range(60))
+    + b"Ns.",
     "not bytes": b"\xff" * 64,
 }  # fmt: skip
 

@@ -12,14 +12,13 @@ import pytest
 from hostile import refused
 
 from finished import Finished
+from rowssl.api import fit
 from rowssl.config import build_config
 from rowssl.core.errors import InputError
 from rowssl.core.files import LARGEST, read_directory, read_json, read_plain, require_plain, write_directory
-from rowssl.runs import editing
-from rowssl.runs.classifier import load_model
+from rowssl.runs.classifier import Classifier
 from rowssl.runs.edits import Edits
-from rowssl.runs.fit import fit
-from rowssl.runs.run import open_run
+from rowssl.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("no_waiting")
 Command = Callable[..., tuple[int, str, str]]
@@ -86,7 +85,7 @@ def test_what_is_no_json(tmp_path: Path) -> None:
 def test_files_of_a_run_that_are_none(unsealed: Path, finished: Finished, run: Command, kind: str, name: str) -> None:
     put(kind, unsealed / name)
     with refused(seconds=30):
-        open_run(unsealed)
+        Run.load(unsealed)
     code, _, said = run("edit", unsealed, "rename", "a", "zero", "--no-report")
     assert code == 2
     assert said.count("\n") == 1
@@ -103,7 +102,7 @@ def test_locks_that_are_none(own_run: Path, kind: str) -> None:
     for name in (".edits.lock", ".lock"):
         put(kind, own_run / name)
     with refused("cannot be written"):
-        editing.rename(own_run, "a", "zero", report=False)
+        Run.load(own_run).rename("a", "zero")
     with refused("cannot be written"):
         fit(build_config(json.loads((own_run / "config.json").read_text())), own_run)
 
@@ -117,7 +116,7 @@ def test_a_history_of_any_depth(own_run: Path, run: Command) -> None:
             text = json.dumps({"format": 1, "model": model, "history": [edit]})
             (own_run / "edits.json").write_text(text.replace('"DEEP"', deep))
             with pytest.raises(InputError, match=r"edits\.json"):
-                load_model(own_run)
+                Classifier.load(own_run)
     code, _, said = run("edit", own_run, "history")
     assert (code, said.count("\n")) == (2, 1)
 

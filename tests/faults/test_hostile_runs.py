@@ -15,11 +15,12 @@ import pytest
 import torch
 from hostile import refused
 
+from rowssl.api import load
 from rowssl.core.errors import InputError
 from rowssl.core.files import own_hash, read_directory, write_directory, write_text
-from rowssl.runs import editing
-from rowssl.runs.classifier import load_model
+from rowssl.runs.classifier import Classifier
 from rowssl.runs.edits import Edits
+from rowssl.runs.run import Run
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -50,7 +51,7 @@ def test_no_file_of_a_model_lies_elsewhere(own_run: Path, name: str) -> None:
     shutil.copy(own_run / "model" / "tail.safetensors", own_run / "tail.safetensors")
     sign(own_run / "model", lambda facts: facts["sha256"].update({name: facts["sha256"]["tail.safetensors"]}))
     with refused("cannot belong to it"):
-        load_model(own_run)
+        Classifier.load(own_run)
 
 
 def test_no_file_of_a_model_is_a_link(own_run: Path) -> None:
@@ -58,7 +59,7 @@ def test_no_file_of_a_model_is_a_link(own_run: Path) -> None:
     shutil.move(path, own_run / "outside")
     path.symlink_to(own_run / "outside")
     with refused("cannot belong to it"):
-        load_model(own_run)
+        Classifier.load(own_run)
 
 
 def test_links_in_a_run_are_not_followed_by_what_is_written(own_run: Path, tmp_path: Path) -> None:
@@ -76,14 +77,14 @@ def test_links_in_a_run_are_not_followed_by_what_is_written(own_run: Path, tmp_p
     (own_run / ".edits.lock").unlink(missing_ok=True)
     (own_run / ".edits.lock").symlink_to(untouched)
     with refused("cannot be written"):
-        editing.rename(own_run, "a", "x", report=False)
+        Run.load(own_run).rename("a", "x")
     (own_run / ".edits.lock").unlink()
     (own_run / f".edits.json.{os.getpid()}.tmp").symlink_to(secret)
     for name in ("predictions.csv", "edits.json", "report.html"):
         (own_run / name).unlink(missing_ok=True)
         if name != "edits.json":
             (own_run / name).symlink_to(secret)
-    editing.rename(own_run, "a", "x")
+    load(own_run).rename("a", "x")
     assert secret.read_text() == "my secret"
     assert not untouched.exists()
     assert not (own_run / "classes.csv").is_symlink()
@@ -143,7 +144,7 @@ def test_what_a_manifest_says_is_not_believed(
     monkeypatch.setattr(socket.socket, "connect", no_network)
     sign(own_run / "model", SIZES[name])
     with refused(megabytes=128, seconds=30):
-        load_model(own_run)
+        Classifier.load(own_run)
     code, _, said = run("predict", own_run, finished.pictures / "000.png")
     assert code == 2
     assert said.startswith("rowssl: ")
@@ -167,14 +168,14 @@ def test_parts_that_do_not_fit_together(own_run: Path, group: str, change: str) 
         tensors[group]["more"] = torch.zeros(2)
     write_directory(own_run / "model", tensors, facts)
     with refused("does not hold a whole model"):
-        load_model(own_run)
+        Classifier.load(own_run)
 
 
 def test_a_manifest_without_an_end(own_run: Path) -> None:
     for text in ("[" * 100_000, '{"a":' * 100_000, "9" * 10_000, "", "\0", "null"):
         (own_run / "model" / "manifest.json").write_text(text)
         with refused("manifest"):
-            load_model(own_run)
+            Classifier.load(own_run)
 
 
 def test_manifests_of_any_depth(own_run: Path) -> None:
@@ -184,7 +185,7 @@ def test_manifests_of_any_depth(own_run: Path) -> None:
     for depth in range(700, 1000):
         path.write_text(whole.replace("{", f'{{"deep": {"[" * depth}{"]" * depth},', 1))
         with pytest.raises(InputError, match=r"manifest\.json") as caught:
-            load_model(own_run)
+            Classifier.load(own_run)
         said.add(str(caught.value).removeprefix(str(path)))
     assert said == {" is damaged: it is not what was written.", " is missing or damaged."}
 
@@ -240,7 +241,7 @@ def test_edits_of_a_stranger(own_run: Path, name: str, run: Command) -> None:
     content = {"format": 1, "model": Edits.load(own_run).model, "history": HISTORIES[name]}
     (own_run / "edits.json").write_text(json.dumps(content))
     with refused("edits.json|There is no class", seconds=30):
-        load_model(own_run)
+        Classifier.load(own_run)
     code, _, said = run("edit", own_run, "rename", "a", "b2")
     assert code == 2
     assert said.count("\n") == 1

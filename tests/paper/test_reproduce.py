@@ -15,7 +15,7 @@ from paper.small_data import make_all
 from rowssl.bench.results import COLUMNS
 from rowssl.paper.catalogue import ITEMS
 from rowssl.paper.plan import Settings, planned
-from rowssl.paper.rows import COMPARED
+from rowssl.paper.verdicts import COMPARED
 from rowssl.training.log import CHECK, checksum
 
 QUICK = ("--scale", "small", "--encoder", "pixels", "--image-size", 8, "--epochs", 2, "--workers", 0)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from rowssl.bench.cell import CLASSES, ROWS, sample_rows
 from rowssl.bench.engine import Failure
-from rowssl.bench.sample import CLASSES, ROWS, sample_rows
 from rowssl.core.errors import InputError
 from rowssl.data.class_lists import BACON_IMAGENET100_SIZES, BACON_IMAGENET100_SYNSETS
 from rowssl.data.feed import ArraySource, Feed
@@ -19,12 +19,12 @@ from rowssl.data.table import Table
 from rowssl.encoders.tails import AdapterTail
 from rowssl.methods import build_method
 from rowssl.methods.density import neighbour_density
-from rowssl.paper import data_sets, protocol_pictures
+from rowssl.paper import spec
 from rowssl.paper.catalogue import ITEMS
 from rowssl.paper.plan import Settings, choose, planned
 from rowssl.paper.run import write_item
 from rowssl.paper.splits import imagenet_mismatch, small_split
-from rowssl.paper.svg import Cloud, Curve, clouds_svg, lines_svg, ticks
+from rowssl.report.charts import Cloud, Curve, lines, scatter, ticks
 from rowssl.training.loop import Optimisation, train
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -38,7 +38,7 @@ def table(classes: int, images: int, names: tuple[str, ...] | None = None) -> Ta
 
 @pytest.mark.parametrize(
     ("data", "known"),
-    [(data_sets.MATCH, 10), (data_sets.MISMATCH, 10), (data_sets.SPLIT_1, 16), (data_sets.BALANCED, 10)],
+    [(spec.MATCH, 10), (spec.MISMATCH, 10), (spec.SPLIT_1, 16), (spec.BALANCED, 10)],
 )
 def test_small_subsets(data, known) -> None:
     train_table, test_table = table(100, 60), table(100, 30)
@@ -57,7 +57,7 @@ def test_small_subsets(data, known) -> None:
 
 def test_a_table_that_is_too_small_is_refused() -> None:
     with pytest.raises(InputError, match="needs 4 images"):
-        small_split(data_sets.MATCH, table(100, 3), table(100, 3))
+        small_split(spec.MATCH, table(100, 3), table(100, 3))
 
 
 def test_mismatched_imagenet_has_bacons_sizes_and_reversed_unlabelled_ones() -> None:
@@ -122,41 +122,24 @@ def test_choose() -> None:
 
 def test_lines_with_spread_marks_and_escaped_names() -> None:
     curve = Curve("a<b", (5, 10, 15), (30.0, 32.0, 31.0), (1.0, None, 2.0))
-    picture = lines_svg("t & u", [curve], across="K", up="percent", even=True, marked=10, level=(29.0, "chance"))
+    picture = lines("t & u", [curve], across="K", up="percent", even=True, marked=10, level=(29.0, "chance"))
     tree = ElementTree.fromstring(picture)
     assert len(list(tree.iter(f"{SVG}circle"))) == 3
     assert "a<b, 5: 30.00 ± 1.00" in [title.text for title in tree.iter(f"{SVG}title")]
     assert 'stroke-dasharray="2 4"' in picture
     heights = [float(dot.get("cy", 0)) for dot in tree.iter(f"{SVG}circle")]
     assert heights[1] < heights[2] < heights[0]  # higher numbers stand higher
-    assert lines_svg("t", [], across="x", up="y") == ""
+    assert lines("t", [], across="x", up="y") == ""
     assert ticks(0.3, 1.9) == [0.5, 1.0, 1.5]
-    assert lines_svg("one", [Curve("a", (1,), (2.0,))], across="x", up="y")
+    assert lines("one", [Curve("a", (1,), (2.0,))], across="x", up="y")
 
 
 def test_clouds_hold_every_point() -> None:
     points = np.random.default_rng(0).normal(size=(12, 2))
-    picture = clouds_svg("t", [("test", [Cloud("DTS", points, np.arange(12) % 4, 2)]), ("none", [])])
+    picture = scatter("t", [("test", [Cloud("DTS", points, np.arange(12) % 4, 2)]), ("none", [])])
     assert picture.count("h0") == 12
     ElementTree.fromstring(picture)
-    assert clouds_svg("t", [("none", [])]) == ""
-
-
-def test_protocol_pictures_show_what_the_evaluation_says(tmp_path: Path) -> None:
-    made = protocol_pictures.example()
-    values = {
-        name: made["metrics"][name]["all"] for name in ("in_bacc", "in_bacc_rematch", "in_bacc_recluster_rematch")
-    }
-    assert values["in_bacc"] < values["in_bacc_rematch"] < values["in_bacc_recluster_rematch"]  # what the page explains
-    paths = protocol_pictures.write(tmp_path)
-    text = {path.stem: path.read_text(encoding="utf-8") for path in paths}
-    for picture in text.values():
-        ElementTree.fromstring(picture)
-    assert f"in_bacc = {values['in_bacc']:.1f}" in text["protocol-inference"]
-    page = (Path(__file__).resolve().parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
-    assert all(f"images/{path.name}" in page for path in paths)
-    match, mismatch = (protocol_pictures.sizes_of(4, 3, 20, 5.0, prior)[1] for prior in ("match", "mismatch"))
-    assert (match == mismatch[::-1]).all()
+    assert scatter("t", [("none", [])]) == ""
 
 
 def test_code_of_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ import pytest
 from rowssl.bench.published import paper_rows
 from rowssl.bench.results import Row
 from rowssl.paper.catalogue import ITEMS
-from rowssl.paper.rows import PaperNumbers, shown_method
 from rowssl.paper.spec import Claim, pick
-from rowssl.paper.verdicts import CONFIDENCE, Verdict, judge, margin, summary
+from rowssl.paper.verdicts import CONFIDENCE, PaperNumbers, Verdict, judge, margin, shown_method, summary
 
 BROKEN_BY_THE_PAPER = [
     ("cifar_diff_imb", "DTS above the best other method on Tr-ACC All (prior mismatch)"),  # by a tenth of a point

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rowssl.data.profiles import frequency_groups, graded_counts, longtail_profile, reversed_counts, shared_counts
-from rowssl.data.split_file import Split
-from rowssl.data.splits import make_split
+from rowssl.data.splits import Split, make_split
 
 examples = settings(max_examples=200, deadline=None)
 

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -19,7 +20,8 @@ import pytest
 from PIL import Image
 
 from rowssl.core.errors import ImageError, InputError
-from rowssl.report.markup import json_for_script
+from rowssl.data.profiles import ClassSizes
+from rowssl.report import sections
 from rowssl.report.page import POLICY, ClassCard, ReportData, write_report
 
 VOID = {"meta", "input", "br", "img", "link", "hr"}
@@ -100,7 +102,9 @@ def make(rows: int = 60, classes: int = 4, known: int = 2, **changes: Any) -> Re
         confusion=np.eye(classes, classes + 1, dtype=int) * 5,
         class_names_truth=[card.name for card in cards],
         skipped=(("birds/broken.png", "not an image"),),
-        profile_svg='<?xml version="1.0"?><svg width="10" height="10"><rect width="5" height="5"/></svg>',
+        sizes=ClassSizes(
+            tuple(card.name for card in cards), np.full(classes, 2), np.arange(classes)[::-1] + 3, min(known, classes)
+        ),
     )
     return replace(data, **changes)
 
@@ -110,13 +114,28 @@ def test_summary_order_and_content(tmp_path: Path) -> None:
     tree, text = parse(path), path.read_text(encoding="utf-8")
     assert "4 classes found in 60 images: 2 known, 2 novel." in tree.text
     sections = [attributes["id"] for tag, attributes in tree.tags if tag == "section"]
-    assert sections == ["classes", "map", "review", "metrics", "training", "sizes", "run", "unreadable"]
+    assert sections == ["classes", "map", "review", "metrics", "training", "sizes", "facts", "unreadable"]
     sizes = [int(attributes["data-size"] or -1) for tag, attributes in tree.tags if "data-size" in attributes]
     assert len(sizes) == 4
     assert sizes == sorted(sizes, reverse=True)
     for part in ("Tr-ACC", "In-bACC", "61.2", "12.5", "k-means", "not an image", "tr_acc · all", "Most uncertain"):
         assert part in text
     assert "nan" not in "".join(tree.text)
+
+
+def test_a_file_in_the_folder_is_a_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "weather.py").write_text(
+        'TITLE, LEAD, ORDER = "Weather <b>", "Of the day.", 15\n\n'
+        'def render(data, pictures):\n    return f"{len(data.classes)} clouds <i>"\n'
+    )
+    monkeypatch.setattr(sections, "__path__", [*sections.__path__, str(tmp_path)])
+    tree = parse(write_report(make(), tmp_path / "report.html"))
+    monkeypatch.delitem(sys.modules, "rowssl.report.sections.weather")
+    order = [attributes["id"] for tag, attributes in tree.tags if tag == "section"]
+    assert order[:3] == ["classes", "weather", "map"]
+    assert tree.text.count("Weather <b>") == 2  # the link and the title
+    assert "Of the day." in tree.text
+    assert "4 clouds <i>" in "".join(tree.text), "plain text is escaped"
 
 
 def test_links_are_called_what_the_parts_are(tmp_path: Path) -> None:
@@ -160,21 +179,23 @@ def test_everything_from_data_is_escaped(tmp_path: Path) -> None:
         curves=[{"epoch": i, NASTY: i} for i in range(3)],
         metrics={**METRICS, NASTY: {"all": 1.0}, "in_bacc_groups": {NASTY: {"known": {"many": 1}}}},
         class_names_truth=[NASTY] * 4,
-        profile_svg=f"<svg><script>{NASTY}</script></svg>",
+        sizes=ClassSizes((NASTY,) * 4, np.array([3, 2, 0, 0]), np.array([1, 1, 4, 2]), 2),
     )
     tree = parse(write_report(data, tmp_path / "report.html"))
     assert sum(tag == "script" for tag, _ in tree.tags) == 2
     assert not any("onerror" in attributes for _, attributes in tree.tags)
-    assert [attributes["src"][:18] for tag, attributes in tree.tags if tag == "img"] == ["data:image/svg+xml"]
+    assert not any(tag == "img" for tag, _ in tree.tags)
     assert json.loads(tree.scripts[0])["name"][3] == f"3{NASTY}"
     assert NASTY in tree.text
 
 
-def test_json_keeps_any_text_and_never_ends_its_element() -> None:
-    value = {"a": [NASTY, "\u2028<!--", "é", None, 1.5]}
-    text = json_for_script(value)
-    assert not set("<>&\u2028") & set(text)
-    assert json.loads(text) == value
+def test_json_keeps_any_text_and_never_ends_its_element(tmp_path: Path) -> None:
+    names = [NASTY, "\u2028<!--", "é", *(f"{i}]]>" for i in range(57))]
+    text = write_report(make(row_names=names), tmp_path / "report.html").read_text(encoding="utf-8")
+    content = re.search(r'id="data">(.*?)</script>', text, re.S)
+    assert content
+    assert not set("<>&") & set(content[1])
+    assert json.loads(content[1])["name"] == names
 
 
 def test_a_name_that_is_not_unicode_is_written(tmp_path: Path) -> None:
@@ -213,7 +234,7 @@ def test_each_picture_is_embedded_once(tmp_path: Path) -> None:
         {"rows": 1, "classes": 1, "known": 0},
         {"rows": 5, "classes": 9},
         {"rows": 0, "classes": 1, "known": 1},
-        {"facts": {}, "skipped": (), "profile_svg": None, "curves": [], "review": (), "metrics": {}},
+        {"facts": {}, "skipped": (), "sizes": None, "curves": [], "review": (), "metrics": {}},
         {"curves": [{"epoch": 1, "loss": 1.0}]},
         {"curves": [{"loss": float("nan")}, {"loss": float("inf")}, {"other": "text"}]},
         {"row_confidence": np.full(60, np.nan), "positions": np.full((60, 2), np.nan)},

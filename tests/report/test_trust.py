@@ -6,7 +6,9 @@ import re
 
 import pytest
 
-from rowssl.report.trust import trust_section
+from rowssl.report.page import ReportData
+from rowssl.report.sections import trust as section
+from rowssl.report.thumbnails import Pictures
 
 TRIED = [
     {"candidate": "tuned, rho 0.15", "hidden_classes": 81.23, "behind_best": 0.4, "standard_error": 1.2, "chosen": True},
@@ -14,6 +16,13 @@ TRIED = [
 ]  # fmt: skip
 EXPECTED = {"expected": 82.6, "low": 75.1, "high": 90.0}
 RELIABILITY = {"known": [[0.9, 1.0, 1], [0.6, 0.5, 40]], "novel": []}
+
+
+def trust_section(trust: object, pictures: bool = True) -> str:
+    nothing = dict.fromkeys(("positions", "metrics", "curves", "confusion", "class_names_truth", "row_tailedness"))
+    empty = dict.fromkeys(("classes", "row_names", "row_class", "row_known_label", "row_confidence", "review"), ())
+    data = ReportData("", {}, trust=trust, thumbnail=lambda _: None, **empty, **nothing)  # type: ignore[arg-type]
+    return str(section.render(data, Pictures(full={0: "data:"} if pictures else {})))
 
 
 def words(html: str) -> str:
@@ -34,7 +43,7 @@ def test_everything_is_said_once() -> None:
 
 
 def test_rows_of_a_matrix_are_no_images() -> None:
-    page = trust_section({"tried": TRIED[1:], "expected": EXPECTED, "reliability": RELIABILITY}, "row")
+    page = trust_section({"tried": TRIED[1:], "expected": EXPECTED, "reliability": RELIABILITY}, pictures=False)
     assert "image" not in page
     assert "network was trained" not in page  # none of them was
 
@@ -47,9 +56,9 @@ def test_what_cannot_be_judged_says_so_and_methods_that_do_not_judge_say_nothing
     assert trust_section({"seconds": 3.0}) == trust_section(None) == ""
 
 
-def test_a_strangers_metrics_are_left_out() -> None:
+def test_metrics_of_another_form_are_left_out() -> None:
     said = {"tried": [3, {"candidate": ["<i>"]}], "expected": [1], "reliability": {"known": [[1, 2], "x"], "novel": 5}}
-    page = trust_section(said)  # type: ignore[arg-type]
+    page = trust_section(said)
     assert "&lt;i&gt;" in page
     assert "<circle" not in page
     assert "cannot be told" in page
@@ -62,6 +71,6 @@ def test_a_strangers_metrics_are_left_out() -> None:
      {"reliability": {"known": [[1], "x", ["<", None, 3], [float("nan"), 1, 2]]}}],
 )  # fmt: skip
 def test_anything_may_stand_in_the_file(trust: object) -> None:
-    page = trust_section(trust)  # type: ignore[arg-type]
+    page = trust_section(trust)
     assert "<circle" not in page
     assert "nan" not in page

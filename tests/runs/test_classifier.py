@@ -13,11 +13,11 @@ import torch
 from PIL import Image, ImageDraw
 
 from finished import Finished, digit_pictures
+from rowssl.api import fit
 from rowssl.config import build_config
 from rowssl.core.errors import InputError
 from rowssl.methods import METHODS
-from rowssl.runs.classifier import load_model
-from rowssl.runs.fit import fit
+from rowssl.runs.classifier import Classifier
 from rowssl.runs.outlier import BANK, _bank_rows, fit_far
 
 
@@ -31,7 +31,7 @@ def embeddings(path: Path, rows: int = 160, views: bool = False) -> np.ndarray:
 
 
 def test_an_answer_does_not_depend_on_the_other_images(finished: Finished):
-    model = load_model(finished.run)
+    model = Classifier.load(finished.run)
     images = finished.fresh[:60]
     together = model.predict_images(images)
     for i in (0, 7, 31, 59):
@@ -52,7 +52,7 @@ def test_an_answer_does_not_depend_on_the_other_images(finished: Finished):
 
 
 def test_it_says_of_the_training_files_what_predictions_csv_says(finished: Finished):
-    model = load_model(finished.run / "model")  # the model's own folder will do
+    model = Classifier.load(finished.run / "model")  # the model's own folder will do
     rows = list(csv.DictReader((finished.run / "predictions.csv").open()))
     answers = model.predict_images([Image.open(finished.pictures / row["file"]).convert("RGB") for row in rows])
     free = [a.class_id == row["class"] for a, row in zip(answers, rows, strict=True) if row["labelled"] == "no"]
@@ -79,7 +79,7 @@ def test_every_method_ends_as_the_same_kind_of_model(tmp_path, method):
         "train": {"epochs": 1, "batch_size": 32},
     }
     run = fit(build_config(content), tmp_path / "run")
-    model = load_model(tmp_path / "run")
+    model = Classifier.load(tmp_path / "run")
     found = model.predict_embeddings(x)
     free = run.problem.targets < 0
     said, second, confidence = (np.array([getattr(p, n) for p in found]) for n in ("class_id", "second", "confidence"))
@@ -121,7 +121,7 @@ def vit_run(folder: Path, **encoder: object) -> Path:
         "train": {"epochs": 1, "batch_size": 16},
     }
     run = fit(build_config(content), folder / "run")
-    model = load_model(folder / "run")
+    model = Classifier.load(folder / "run")
     x = model.trunk([run.problem.table.image(i) for i in range(40)])
     assert x.shape[1:] == run.features.train.shape
     np.testing.assert_allclose(model.features(x).numpy(), run.answers.feature, atol=5e-3)
@@ -133,11 +133,11 @@ def test_a_pretrained_encoder_is_found_again_or_asked_for(tmp_path):
     moved = tmp_path / "elsewhere.safetensors"
     (tmp_path / "vit.safetensors").rename(moved)
     with pytest.raises(InputError, match=r"vit\.safetensors.*--encoder PATH") as refused:
-        load_model(run)
+        Classifier.load(run)
     assert "\n" not in str(refused.value)
     image = Image.open(tmp_path / "pictures" / "00.png").convert("RGB")
-    there = load_model(run, encoder=str(moved)).predict_images([image])[0]
-    assert there.class_id in load_model(run, encoder=str(moved)).class_ids
+    there = Classifier.load(run, encoder=str(moved)).predict_images([image])[0]
+    assert there.class_id in Classifier.load(run, encoder=str(moved)).class_ids
 
     from safetensors.torch import load_file, save_file
 
@@ -145,7 +145,7 @@ def test_a_pretrained_encoder_is_found_again_or_asked_for(tmp_path):
     weights["blocks.0.mlp.fc1.bias"] += 1
     save_file(weights, moved)
     with pytest.raises(InputError, match=r"fingerprint differs.*--encoder PATH"):
-        load_model(run, encoder=str(moved))
+        Classifier.load(run, encoder=str(moved))
 
 
 def test_the_projection_of_wide_features_is_a_part_of_the_model(tmp_path):
@@ -162,7 +162,7 @@ def letter(text: str, rng: np.random.Generator) -> Image.Image:
 
 
 def test_far_images_are_flagged_and_fresh_digits_are_not(finished: Finished):
-    model, rng = load_model(finished.run), np.random.default_rng(0)
+    model, rng = Classifier.load(finished.run), np.random.default_rng(0)
 
     def share(images: list[Image.Image]) -> float:
         return float(np.mean([answer.far for answer in model.predict_images(images)]))
@@ -205,19 +205,19 @@ def test_rows_to_compare_with_cover_rare_classes():
 
 def test_what_is_not_a_whole_model_is_refused_in_a_sentence(own_run: Path, tmp_path):
     with pytest.raises(InputError, match="no finished run"):
-        load_model(tmp_path)
+        Classifier.load(tmp_path)
     with pytest.raises(InputError, match="does not exist"):
-        load_model(tmp_path / "nowhere")
+        Classifier.load(tmp_path / "nowhere")
     tail = own_run / "model" / "tail.safetensors"
     content = tail.read_bytes()
     tail.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(InputError, match=r"tail\.safetensors is missing or damaged"):
-        load_model(own_run)
+        Classifier.load(own_run)
     tail.write_bytes(content)
     manifest = own_run / "model" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"temperature": 0.1', '"temperature": 9.0'))
     with pytest.raises(InputError, match=r"manifest\.json is damaged"):
-        load_model(own_run)
+        Classifier.load(own_run)
 
 
 def test_a_model_of_another_version_says_what_to_do(own_run: Path):
@@ -227,16 +227,16 @@ def test_a_model_of_another_version_says_what_to_do(own_run: Path):
     rest = {key: value for key, value in facts.items() if key not in ("sha256", "self", "format", "model_format")}
     write_directory(own_run / "model", tensors, rest)
     with pytest.raises(InputError, match="another version of rowssl: run the same `rowssl fit` command again"):
-        load_model(own_run)
+        Classifier.load(own_run)
     write_directory(own_run / "model", {k: v for k, v in tensors.items() if k != "far"}, {**rest, "model_format": 1})
     with pytest.raises(InputError, match="does not hold a whole model"):
-        load_model(own_run)
+        Classifier.load(own_run)
 
 
 def test_the_model_folder_alone_is_enough(finished: Finished, tmp_path):
     alone = Path(shutil.copytree(finished.run / "model", tmp_path / "digits"))
     (tmp_path / "edits.json").write_text("{}")  # of something else
     image = finished.fresh[0]
-    assert load_model(alone).predict_images([image]) == load_model(finished.run).predict_images([image])
+    assert Classifier.load(alone).predict_images([image]) == Classifier.load(finished.run).predict_images([image])
     assert {file.suffix for file in alone.iterdir()} == {".safetensors", ".json"}
     assert json.loads((alone / "manifest.json").read_text())["encoder"]["name"] == "pixels"

@@ -89,7 +89,7 @@ def test_a_sound_answer_says_what_was_tried_and_how_often_it_is_right(run: Call,
     assert {row["candidate"] for row in metrics["tried"]} >= {"class means + k-means, as they are", "frozen, rho 0.15"}
     page = (out / "report.html").read_text()
     assert "expected right" in page
-    assert "Does confidence keep its word?" in page
+    assert "Is confidence calibrated?" in page
     with (out / "predictions.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert sum(row["class"] == str(label) for row, label in zip(rows, truth, strict=True) if label < 5) >= 198

@@ -17,13 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finished import Finished
+from rowssl.api import fit, load
 from rowssl.config import build_config
 from rowssl.core.errors import InputError
-from rowssl.runs import editing
-from rowssl.runs.classifier import load_model
+from rowssl.runs.classifier import Classifier
 from rowssl.runs.edits import Edits
-from rowssl.runs.fit import fit
-from rowssl.runs.run import open_run
+from rowssl.runs.run import Run
 
 IDS = ("cat", "dog", "novel-01", "novel-02", "novel-03")
 PLAIN = Edits(IDS, 2, "m")
@@ -172,12 +171,12 @@ def test_edits_hold_in_every_file_and_in_prediction_and_undo_restores_them(own_r
     before = (own_run / "predictions.csv").read_text()
     sizes = {row["class"]: int(row["size"]) for row in table(own_run, "classes.csv")}
     first, second = [one for one in sizes if one.startswith("novel-")][:2]
-    fresh = load_model(own_run).predict_images(finished.fresh[:80])
+    fresh = Classifier.load(own_run).predict_images(finished.fresh[:80])
 
-    editing.rename(own_run, first, "<b>Monstera</b>")
-    editing.merge(own_run, "<b>Monstera</b>", [second])
-    editing.split(own_run, "a", report=False)
-    editing.move(own_run, ["000.png"], first)
+    load(own_run).rename(first, "<b>Monstera</b>")
+    load(own_run).merge("<b>Monstera</b>", second)
+    Run.load(own_run).split("a")
+    load(own_run).move(["000.png"], first)
     after = {row["class"]: row for row in table(own_run, "classes.csv")}
     assert after[first]["name"] == "<b>Monstera</b>"
     assert second not in after
@@ -190,32 +189,32 @@ def test_edits_hold_in_every_file_and_in_prediction_and_undo_restores_them(own_r
     assert "&lt;b&gt;Monstera&lt;/b&gt;" in report
     assert "<b>Monstera" not in report
 
-    answers = load_model(own_run).predict_images(finished.fresh[:80])
+    answers = Classifier.load(own_run).predict_images(finished.fresh[:80])
     assert any(answer.name == "<b>Monstera</b>" for answer in answers)
     for old, new in zip(fresh, answers, strict=True):
         expected = {first: {first}, second: {first}, "a": {"a.1", "a.2"}}.get(old.class_id, {old.class_id})
         assert new.class_id in expected
         assert new.confidence >= old.confidence - 1e-6 or old.class_id == "a"
-    stored = open_run(own_run)
+    stored = Run.load(own_run)
     assert len(stored.names.ids) == len(stored.edits.classes) == 10
 
     for _ in range(4):
-        editing.undo(own_run, report=False)
+        Run.load(own_run).undo()
     assert (own_run / "predictions.csv").read_text() == before
-    assert load_model(own_run).predict_images(finished.fresh[:80]) == fresh
+    assert Classifier.load(own_run).predict_images(finished.fresh[:80]) == fresh
     with pytest.raises(InputError, match="no edit to undo"):
-        editing.undo(own_run)
+        load(own_run).undo()
     assert len(Edits.load(own_run).history) == 8  # nothing is forgotten
 
 
 def test_a_moved_image_follows_its_class(own_run: Path, finished: Finished):
-    editing.move(own_run, ["003.png", str(finished.pictures / "004.png")], "b", report=False)
-    editing.merge(own_run, "c", ["b"], report=False)
-    editing.split(own_run, "c", report=False)
+    Run.load(own_run).move(["003.png", str(finished.pictures / "004.png")], "b")
+    Run.load(own_run).merge("c", "b")
+    Run.load(own_run).split("c")
     rows_now = {row["file"]: row["class"] for row in table(own_run, "predictions.csv")}
     assert {rows_now["003.png"], rows_now["004.png"]} <= {"c.1", "c.2"}
     with pytest.raises(InputError, match=r"nothing\.png is not among the training images"):
-        editing.move(own_run, ["nothing.png"], "c.1")
+        load(own_run).move(["nothing.png"], "c.1")
 
 
 def test_a_report_whose_pictures_are_gone_is_left_and_said(own_run: Path, finished: Finished):
@@ -223,19 +222,20 @@ def test_a_report_whose_pictures_are_gone_is_left_and_said(own_run: Path, finish
     finished.pictures.rename(moved)
     try:
         report = (own_run / "report.html").read_text()
-        changed = editing.rename(own_run, "a", "zero")
+        changed = load(own_run).rename("a", "zero")
     finally:
         moved.rename(finished.pictures)
-    assert "no longer there" in changed.problems[0]
+    assert "no longer there" in changed.unwritten[0]
     assert (own_run / "report.html").read_text() == report
     assert {row["name"] for row in table(own_run, "classes.csv")} >= {"zero"}
 
 
 def test_two_processes_lose_no_edit(own_run: Path):
     program = (
-        "import sys, time, pathlib; from rowssl.runs.edits import change\n"
+        "import sys, time, pathlib; from rowssl.runs.run import Run\n"
         "while not pathlib.Path(sys.argv[1], 'go').exists(): time.sleep(0.01)\n"
-        "for i in range(40): change(sys.argv[1], lambda edits: edits.rename('a', f'{sys.argv[2]} {i}'))"
+        "run = Run.load(sys.argv[1])\n"
+        "for i in range(40): run = run.rename('a', f'{sys.argv[2]} {i}')"
     )
     processes = [
         subprocess.Popen([sys.executable, "-c", program, str(own_run), name], stderr=subprocess.DEVNULL, env=os.environ)
@@ -255,13 +255,13 @@ def test_the_same_fit_again_keeps_the_edits_and_another_model_does_not_get_them(
     )
     content = {"data": {"source": str(tmp_path / "x.npz")}, "method": {"name": "kmeans"}, "classes": 4}
     fit(build_config(content), tmp_path / "run")
-    editing.rename(tmp_path / "run", "novel-01", "Moss")
-    editing.merge(tmp_path / "run", "0", ["1", "novel-02", "Moss"])
-    editing.undo(tmp_path / "run")
+    load(tmp_path / "run").rename("novel-01", "Moss")
+    load(tmp_path / "run").merge("0", "1", "novel-02", "Moss")
+    load(tmp_path / "run").undo()
     fit(build_config(content), tmp_path / "run")
     assert {row["name"] for row in table(tmp_path / "run", "classes.csv")} == {"0", "Moss"}
     for classes, aside in ((3, "edits.old.json"), (4, "edits.old-2.json"), (3, "edits.old-3.json")):
-        editing.rename(tmp_path / "run", "0", aside, report=False)
+        Run.load(tmp_path / "run").rename("0", aside)
         (tmp_path / "run" / "metrics.json").unlink()  # else another model may be refused its place
         fit(build_config({**content, "classes": classes}), tmp_path / "run")
         assert {row["name"] for row in table(tmp_path / "run", "classes.csv")} >= {"0", "1", "novel-01"}
@@ -271,7 +271,7 @@ def test_the_same_fit_again_keeps_the_edits_and_another_model_does_not_get_them(
 
 
 def test_a_damaged_history_is_refused_in_a_sentence(own_run: Path):
-    editing.rename(own_run, "a", "zero", report=False)
+    Run.load(own_run).rename("a", "zero")
     path = own_run / "edits.json"
     content = json.loads(path.read_text())
     changed = {**content, "history": [{**content["history"][0], "name": "one"}]}

@@ -15,13 +15,13 @@ import torch
 from PIL import Image
 
 from finished import Finished
+from rowssl.api import fit
 from rowssl.cli import app
 from rowssl.config import build_config
 from rowssl.core.errors import InputError
-from rowssl.runs import editing
-from rowssl.runs.classifier import Model, load_model
+from rowssl.runs.classifier import Classifier
 from rowssl.runs.export import export_onnx
-from rowssl.runs.fit import fit
+from rowssl.runs.run import Run
 from runs.test_classifier import embeddings, vit_run
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -33,13 +33,13 @@ def opened(path: Path) -> tuple[Any, dict[str, Any]]:
     return session, {key: json.loads(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
 
 
-def same(model: Model, path: Path, inputs: np.ndarray) -> list[str]:
+def same(model: Classifier, path: Path, inputs: np.ndarray) -> list[str]:
     """The classes that file and model both give the inputs, the file in two batches of odd sizes."""
     session, about = opened(path)
     parts = [session.run(None, {about["input_kind"]: part}) for part in (inputs[:3], inputs[3:])]
     scores, label, distance = (np.concatenate(one) for one in zip(*parts, strict=True))
     x = model.trunk_of_views(inputs) if model.takes_images else torch.from_numpy(inputs)
-    expected = model.predict(x)
+    expected = model.predict_trunk(x)
     ids = [about["class_ids"][c] for c in label]
     assert ids == [one.class_id for one in expected]
     assert [about["class_names"][c] for c in label] == [one.name for one in expected]
@@ -51,7 +51,7 @@ def same(model: Model, path: Path, inputs: np.ndarray) -> list[str]:
 
 
 def test_the_example_answers_like_the_model_without_torch_or_rowssl(finished: Finished, tmp_path: Path):
-    done = export_onnx(finished.run, tmp_path / "deep" / "model.onnx")
+    done = export_onnx(Classifier.load(finished.run), tmp_path / "deep" / "model.onnx")
     assert (done.checked, done.real) == (200, 100)
     assert [file.name for file in done.path.parent.iterdir()] == ["model.onnx"]
     content = done.path.read_bytes()
@@ -71,7 +71,7 @@ def test_the_example_answers_like_the_model_without_torch_or_rowssl(finished: Fi
     )
     command = [sys.executable, "-c", guard, str(EXAMPLE), str(done.path), *map(str, files)]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    expected = load_model(finished.run).predict_images(images)
+    expected = Classifier.load(finished.run).predict_images(images)
     assert lines[0].split("\t") == ["file", "class", "name", "kind", "confidence", "far"]
     for line, file, one in zip(lines[1:], files, expected, strict=True):
         name, class_id, class_name, kind, confidence, far = line.split("\t")
@@ -83,13 +83,13 @@ def test_the_example_answers_like_the_model_without_torch_or_rowssl(finished: Fi
 
 
 def test_edits_hold_in_the_file(finished: Finished, own_run: Path, tmp_path: Path):
-    views = np.stack([load_model(own_run).clean_view(image) for image in finished.fresh[:150]])
-    before = same(load_model(own_run), export_onnx(own_run, tmp_path / "before.onnx").path, views)
+    views = np.stack([Classifier.load(own_run).clean_view(image) for image in finished.fresh[:150]])
+    before = same(Classifier.load(own_run), export_onnx(Classifier.load(own_run), tmp_path / "before.onnx").path, views)
     novel = sorted({one for one in before if one.startswith("novel")}, key=before.count)
-    editing.rename(own_run, "a", "Null – 零", report=False)
-    editing.merge(own_run, "b", novel[:1], report=False)
-    editing.split(own_run, novel[-1], report=False)
-    after = same(load_model(own_run), export_onnx(own_run, tmp_path / "after.onnx").path, views)
+    Run.load(own_run).rename("a", "Null – 零")
+    Run.load(own_run).merge("b", *novel[:1])
+    Run.load(own_run).split(novel[-1])
+    after = same(Classifier.load(own_run), export_onnx(Classifier.load(own_run), tmp_path / "after.onnx").path, views)
     _, about = opened(tmp_path / "after.onnx")
     assert about["class_names"][about["class_ids"].index("a")] == "Null – 零"
     assert novel[0] not in about["class_ids"]
@@ -100,8 +100,8 @@ def test_edits_hold_in_the_file(finished: Finished, own_run: Path, tmp_path: Pat
 
 
 def test_the_file_says_what_it_needs(finished: Finished, tmp_path: Path):
-    model = load_model(finished.run / "model")
-    export_onnx(finished.run / "model", tmp_path / "model.onnx")
+    model = Classifier.load(finished.run / "model")
+    export_onnx(Classifier.load(finished.run / "model"), tmp_path / "model.onnx")
     session, about = opened(tmp_path / "model.onnx")
     size = model.encoder.image_size
     assert about["class_ids"] == list(model.class_ids)
@@ -119,17 +119,17 @@ def test_a_model_of_embeddings(tmp_path: Path, method: str):
     train = {"epochs": 1, "batch_size": 32}
     content = {"data": {"source": str(tmp_path / "x.npz")}, "classes": 3, "method": {"name": method}, "train": train}
     fit(build_config(content), tmp_path / "run")
-    assert export_onnx(tmp_path / "run", tmp_path / "model.onnx").real == 100
-    same(load_model(tmp_path / "run"), tmp_path / "model.onnx", x)
+    assert export_onnx(Classifier.load(tmp_path / "run"), tmp_path / "model.onnx").real == 100
+    same(Classifier.load(tmp_path / "run"), tmp_path / "model.onnx", x)
     assert opened(tmp_path / "model.onnx")[1]["width"] == 12
     (tmp_path / "x.npz").unlink()  # training rows are gone: random ones will do
-    assert export_onnx(tmp_path / "run", tmp_path / "model.onnx").real == 0
+    assert export_onnx(Classifier.load(tmp_path / "run"), tmp_path / "model.onnx").real == 0
 
 
 def test_a_transformer_at_another_resolution_is_a_part_of_the_file(tmp_path: Path):
     run = vit_run(tmp_path, tail="blocks:1", image_size=24)  # its positions are for 16 pixels
-    done = export_onnx(run, tmp_path / "model.onnx")
-    model = load_model(run)
+    done = export_onnx(Classifier.load(run), tmp_path / "model.onnx")
+    model = Classifier.load(run)
     (tmp_path / "vit.safetensors").unlink()
     assert done.real == 40
     same(model, done.path, np.random.default_rng(1).integers(0, 256, (9, 24, 24, 3), dtype=np.uint8))
@@ -142,7 +142,7 @@ def test_a_file_that_answers_otherwise_is_refused_and_the_old_one_stays(finished
         "rowssl.runs.export.FromPixels.forward", lambda self, pixels: self.network(pixels.permute(0, 3, 1, 2) / 300.0)
     )
     with pytest.raises(InputError, match=r"^The exported file gives .*, so it was not written\.$"):
-        export_onnx(finished.run, path)
+        export_onnx(Classifier.load(finished.run), path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

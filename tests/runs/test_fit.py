@@ -16,14 +16,14 @@ import pytest
 import torch
 
 import rowssl.runs.fit as fitting
+from rowssl.api import fit
 from rowssl.cli.fit import demo_config
 from rowssl.config import build_config
 from rowssl.core.errors import InputError
 from rowssl.core.files import read_directory, sha256_of
 from rowssl.methods import METHODS
 from rowssl.runs.answers import answer
-from rowssl.runs.classifier import load_model
-from rowssl.runs.fit import fit
+from rowssl.runs.classifier import Classifier
 
 DATA = ["--data", "digits", "--protocol", "longtail", "--known", "5", "--gamma", "10", "--prior", "mismatch"]
 
@@ -240,6 +240,6 @@ def test_views_on_the_fly_train_the_same_kind_of_model_as_cached_ones(tmp_path):
     first = runs[0].features.train
     rows, which = np.arange(4), np.zeros(4, dtype=np.int64)
     assert not np.array_equal(first.view(rows, which, 0).numpy(), first.view(rows, which, 1).numpy())
-    again = load_model(tmp_path / "run-0")
+    again = Classifier.load(tmp_path / "run-0")
     assert again.encoder.tail is not None
     assert runs[0].metrics["in_bacc"]["all"] is not None

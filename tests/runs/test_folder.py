@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rowssl.runs.folder import Busy, locked
+from rowssl.core.files import Busy
+from rowssl.runs.folder import locked
 
 
 def test_a_lock_is_waited_for_no_longer_than_said(tmp_path: Path) -> None:

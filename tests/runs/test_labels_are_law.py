@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from rowssl.api import fit, load
 from rowssl.config import build_config
 from rowssl.core.files import read_directory, write_directory
-from rowssl.runs import editing
 from rowssl.runs.answers import PREDICTION_COLUMNS, Answers, mean_confidence, needs_review, under_law
-from rowssl.runs.classifier import load_model
-from rowssl.runs.fit import Run, fit
-from rowssl.runs.run import open_run
+from rowssl.runs.classifier import Classifier
+from rowssl.runs.run import Run
 
 WRONG = (0, 1, 20, 30)  # rows whose label is another class
 
@@ -89,7 +88,7 @@ def test_review_begins_with_the_labels_that_are_spoken_against() -> None:
 
 def test_tables_report_and_stored_answers(ran: Run, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    model = load_model(folder)
+    model = Classifier.load(folder)
     with np.load(tmp_path / "x.npz") as file:
         said = [one.class_id for one in model.predict_embeddings(file["embeddings"])]
         labels = file["labels"]
@@ -101,16 +100,16 @@ def test_tables_report_and_stored_answers(ran: Run, tmp_path: Path) -> None:
         assert rows[row]["label_issue"] == rows[row]["second"] == said[row]
     assert "but looks like" in (folder / "report.html").read_text()
     assert f"{len(WRONG)} labels in doubt" in (folder / "report.html").read_text()
-    stored = open_run(folder)
+    stored = Run.load(folder)
     for name in ("head", "confidence", "second", "issue"):
         np.testing.assert_array_equal(getattr(stored.answers, name), getattr(ran.answers, name))
-    editing.rename(folder, "0", "zero")  # everything is written again
+    load(folder).rename("0", "zero")  # everything is written again
     check(folder)
     assert "but looks like zero" in (folder / "report.html").read_text()
 
 
 def test_numbers_of_the_protocol_are_about_unlabelled_rows(ran: Run) -> None:
-    assert ran.evaluation is not None
+    assert ran.evaluation
     assert ran.evaluation.confusion["train"].sum() == (ran.problem.targets < 0).sum()
     assert ran.metrics["user_tr_bacc"]["all"] == pytest.approx(100)
     assert json.loads(json.dumps(ran.metrics["weights"]))["user_tr_bacc"] == {"old": 3, "new": 2}
@@ -122,7 +121,7 @@ def test_runs_whose_answers_let_the_model_overrule_labels(ran: Run, tmp_path: Pa
     new = (folder / "predictions.csv").read_text()
     tensors, facts = read_directory(folder / "answers")
     rows = tensors["rows"]
-    model = load_model(folder)
+    model = Classifier.load(folder)
     with np.load(tmp_path / "x.npz") as file:
         said = model.predict_embeddings(file["embeddings"])
     place = {one: number for number, one in enumerate(ran.names.ids)}
@@ -131,28 +130,28 @@ def test_runs_whose_answers_let_the_model_overrule_labels(ran: Run, tmp_path: Pa
     rows["confidence"] = torch.tensor([one.confidence for one in said])
     del rows["issue"], rows["doubt"]
     write_directory(folder / "answers", tensors, facts)
-    stored = open_run(folder)
+    stored = Run.load(folder)
     assert (stored.answers.head == ran.answers.head).all()
     assert (stored.answers.issue == ran.answers.issue).all()
-    editing.rename(folder, "0", "zero", report=False)
-    editing.undo(folder, report=False)
+    Run.load(folder).rename("0", "zero")
+    Run.load(folder).undo()
     assert (folder / "predictions.csv").read_text() == new
 
 
 def test_edits_keep_the_law(ran: Run, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     before = (folder / "predictions.csv").read_text()
-    editing.merge(folder, "0", ["1"], report=False)
+    Run.load(folder).merge("0", "1")
     rows = table(folder, "predictions.csv")
     inside = [row for row in WRONG if {rows[row]["label"], rows[row]["label_issue"]} == {"0", ""}]
     assert inside  # a label 1 on a picture of a 0 is no issue where both are one class
     check(folder, len(WRONG) - len(inside))
-    editing.split(folder, "2", report=False)
+    Run.load(folder).split("2")
     rows = table(folder, "predictions.csv")
     assert {row["label"] for row in rows} == {"", "0", "2.1", "2.2"}
     check(folder, len(WRONG) - len(inside))
     for _ in range(2):
-        editing.undo(folder, report=False)
+        Run.load(folder).undo()
     assert (folder / "predictions.csv").read_text() == before
 
 
@@ -162,9 +161,9 @@ def test_a_moved_picture_is_a_persons_word_and_was_looked_at(ran: Run, tmp_path:
     rows = table(folder, "predictions.csv")
     issue = rows[WRONG[0]]["label_issue"]
     confirmed = rows[WRONG[1]]["label"]
-    editing.move(folder, [rows[WRONG[0]]["file"]], issue, report=False)
-    editing.move(folder, [rows[WRONG[1]]["file"]], confirmed, report=False)
-    editing.move(folder, [rows[free]["file"]], "0", report=False)
+    Run.load(folder).move([rows[WRONG[0]]["file"]], issue)
+    Run.load(folder).move([rows[WRONG[1]]["file"]], confirmed)
+    Run.load(folder).move([rows[free]["file"]], "0")
     after = table(folder, "predictions.csv")
     assert (after[WRONG[0]]["class"], after[WRONG[0]]["label_issue"]) == (issue, "")
     assert (after[WRONG[1]]["class"], after[WRONG[1]]["label_issue"]) == (confirmed, "")
@@ -181,6 +180,6 @@ def test_a_copy_of_the_table_is_corrected_by_its_class_column(ran: Run, tmp_path
         writer = csv.DictWriter(file, PREDICTION_COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
-    done = editing.relabel(folder, tmp_path / "copy.csv", report=False)
-    assert (done.corrected, done.confirmed, done.unchanged) == (len(WRONG), 0, len(rows) - len(WRONG))
+    _, done = Run.load(folder).relabelled(tmp_path / "copy.csv")
+    assert (done.corrected, done.confirmed, len(done.rows)) == (len(WRONG), 0, len(WRONG))
     check(folder, 0)

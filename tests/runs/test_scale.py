@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from sklearn.metrics import adjusted_rand_score
 
+from rowssl.api import fit
 from rowssl.clustering import kmeans as row_module
 from rowssl.clustering.kmeans import assign, kmeans, semi_supervised_kmeans
 from rowssl.config import build_config
@@ -26,9 +27,8 @@ from rowssl.encoders.tails import AdapterTail
 from rowssl.methods import dts
 from rowssl.methods._kernels import largest, nearest_prototype
 from rowssl.methods.dts import DTS
-from rowssl.report import build, layout, scatter
-from rowssl.runs import outlier
-from rowssl.runs.fit import fit
+from rowssl.report import build
+from rowssl.runs import layout, outlier
 
 
 def mixture(rows: int = 600, classes: int = 8, width: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -183,7 +183,7 @@ def test_a_fit_of_a_file_on_disk_is_the_fit_of_the_same_rows_in_memory(
     monkeypatch.setattr(layout, "LEAST", 10**6)  # no t-SNE: it takes seconds, and a map of its own
     run = fit(build_config(content), tmp_path / "memory")
     small = {(embeddings, "_MAP_BYTES"): 1, (outlier, "PIECE"): 64, (layout, "PIECE"): 64, (build, "PIECE"): 7}
-    for (module, name), value in {**small, (scatter, "MAP_ROWS"): 100}.items():
+    for (module, name), value in {**small, (layout, "MAP_ROWS"): 100}.items():
         monkeypatch.setattr(module, name, value)
     again = fit(build_config(content), tmp_path / "disk")
     assert isinstance(again.problem.table.embeddings, np.memmap)

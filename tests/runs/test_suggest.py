@@ -14,11 +14,10 @@ import torch
 import torch.nn.functional as F
 
 from finished import LABELS, digit_pictures
+from rowssl.api import fit
 from rowssl.config import build_config
 from rowssl.core.errors import InputError
-from rowssl.runs import editing
-from rowssl.runs.fit import fit
-from rowssl.runs.run import open_run
+from rowssl.runs.run import Run
 from rowssl.runs.suggest import (
     MERGE,
     USUAL,
@@ -103,7 +102,7 @@ def crowded(tmp_path_factory) -> tuple[Path, np.ndarray]:
 
 def test_too_many_classes_are_merged_rightly(crowded):
     run, digits = crowded
-    stored = open_run(run)
+    stored = Run.load(run)
     place = stored.edits.place
     majority = [np.bincount(digits[stored.answers.rows_of(head)], minlength=10).argmax() for head in range(13)]
     found = suggest(stored)
@@ -119,38 +118,38 @@ def test_too_many_classes_are_merged_rightly(crowded):
 
 def test_the_command_of_a_proposal_does_it(crowded, run):
     folder, _ = crowded
-    first = suggest(folder, 1)[0]
+    first = suggest(Run.load(folder), 1)[0]
     words = shlex.split(first.command)
     assert words[:3] == ["rowssl", "edit", str(folder)]
     code, _, err = run(*words[1:], "--no-report")
     assert code == 0, err
-    assert len(open_run(folder).edits.classes) == (12 if first.kind == "merge" else 14)
-    after = {one.classes for one in suggest(folder)}
+    assert len(Run.load(folder).edits.classes) == (12 if first.kind == "merge" else 14)
+    after = {one.classes for one in suggest(Run.load(folder))}
     assert first.classes not in after
-    editing.undo(folder, report=False)
-    assert suggest(folder, 1) == [first]
+    Run.load(folder).undo()
+    assert suggest(Run.load(folder), 1) == [first]
 
 
 def test_the_parts_of_a_proposed_split_are_those_that_the_edit_makes(crowded):
     folder, _ = crowded
-    split = next(one for one in suggest(folder) if one.kind == "split")
-    editing.split(folder, split.classes[0], report=False)
-    stored = open_run(folder)
+    split = next(one for one in suggest(Run.load(folder)) if one.kind == "split")
+    Run.load(folder).split(split.classes[0])
+    stored = Run.load(folder)
     sizes = np.bincount(stored.answers.head, minlength=len(stored.edits.classes))
     made = [sizes[stored.edits.place[one]] for one in stored.edits.state.divided[split.classes[0]][1]]
-    editing.undo(folder, report=False)
-    labelled = int((open_run(folder).problem.targets >= 0).sum())
+    Run.load(folder).undo()
+    labelled = int((Run.load(folder).problem.targets >= 0).sum())
     assert abs(made[0] - split.sizes[0]) <= 0.1 * sum(split.sizes) + (labelled if split.classes[0] in LABELS else 0)
 
 
 @pytest.mark.parametrize("parts", [2, 3])
 def test_what_a_person_split_is_never_proposed_as_one(crowded, monkeypatch, parts):
     folder, _ = crowded
-    whole, other = next(one.classes for one in suggest(folder) if one.kind == "merge")
+    whole, other = next(one.classes for one in suggest(Run.load(folder)) if one.kind == "merge")
 
     def proposed() -> list[set[frozenset[str]]]:
         """Merges, and those that there would be if nobody knew of a person's split."""
-        stored = open_run(folder)
+        stored = Run.load(folder)
         with monkeypatch.context() as without:
             without.setattr(
                 "rowssl.runs.suggest.split_by_a_person", lambda classes, pairs: np.zeros(len(pairs), dtype=bool)
@@ -158,20 +157,20 @@ def test_what_a_person_split_is_never_proposed_as_one(crowded, monkeypatch, part
             every = suggest(stored)
         return [{frozenset(one.classes) for one in some if one.kind == "merge"} for some in (suggest(stored), every)]
 
-    made = editing.split(folder, whole, parts=parts, report=False).edits.state.divided[whole][1]
+    made = Run.load(folder).split(whole, parts=parts).edits.state.divided[whole][1]
     between = {frozenset((a, b)) for a in made for b in made if a != b}
     found, every = proposed()
     assert between & every  # they are near each other
     assert every - found == between & every  # and nothing else is withheld
     assert any(one & set(made) for one in found)
 
-    editing.merge(folder, other, [made[0]], report=False)  # what a part became stays apart from the other parts
+    Run.load(folder).merge(other, made[0])  # what a part became stays apart from the other parts
     found, every = proposed()
     apart = {frozenset((a, b)) for a in (other, *made[1:]) for b in made[1:] if a != b}
     assert apart & every
     assert every - found == apart & every
     for _ in range(2):
-        editing.undo(folder, report=False)
+        Run.load(folder).undo()
     assert frozenset((whole, other)) in proposed()[0]
 
 
@@ -202,7 +201,7 @@ def test_what_cannot_be_compared_is_refused(call: Call, capsys, tmp_path):
     fit(build_config(content), tmp_path / "run")
     capsys.readouterr()  # what fit said
     with pytest.raises(InputError, match="12 images, which are too few"):
-        suggest(tmp_path / "run")
+        suggest(Run.load(tmp_path / "run"))
     for folder, words in ((tmp_path / "run", "too few to compare"), (tmp_path / "gone", "gone")):
         code, _, err = call("suggest", folder)
         assert code == 2

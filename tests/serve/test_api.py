@@ -14,10 +14,10 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from finished import Finished
+from rowssl.api import fit
 from rowssl.config import build_config
-from rowssl.runs import editing
 from rowssl.runs.edits import Edits
-from rowssl.runs.fit import fit
+from rowssl.runs.run import Run
 from rowssl.serve.app import create_app
 from rowssl.serve.session import Served
 
@@ -84,9 +84,9 @@ def test_health(client: TestClient) -> None:
 
 
 def test_predict_says_what_the_model_says(client: TestClient, own_run: Path, finished: Finished) -> None:
-    from rowssl.runs.classifier import load_model
+    from rowssl.runs.classifier import Classifier
 
-    (said,) = load_model(own_run).predict_images([finished.fresh[0]])
+    (said,) = Classifier.load(own_run).predict_images([finished.fresh[0]])
     answer = predict(client, finished.fresh[0])
     assert (answer["id"], answer["name"], answer["kind"]) == (said.class_id, said.name, said.kind)
     assert answer["confidence"] == pytest.approx(said.confidence, abs=1e-5)
@@ -268,7 +268,7 @@ def test_mistakes_are_one_sentence(client: TestClient) -> None:
 
 def test_edits_of_another_program_are_noticed(client: TestClient, own_run: Path, finished: Finished) -> None:
     one = predict(client, finished.fresh[0])["id"]
-    editing.rename(own_run, one, "Elsewhere", report=False)
+    Run.load(own_run).rename(one, "Elsewhere")
     assert predict(client, finished.fresh[0])["name"] == "Elsewhere"
     assert classes(client)[one]["name"] == "Elsewhere"
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from rowssl.runs import editing
 from rowssl.runs.edits import Edits
+from rowssl.runs.run import Run
 from rowssl.serve.app import Limits, create_app
 from rowssl.serve.session import Served
 
@@ -24,8 +24,8 @@ def client(run: Path, seconds: float) -> TestClient:
 
 
 def test_another_process_that_does_not_end_is_said_in_time(own_run: Path) -> None:
-    editing.rename(own_run, "a", "one", report=False)
-    editing.rename(own_run, "b", "two", report=False)
+    Run.load(own_run).rename("a", "one")
+    Run.load(own_run).rename("b", "two")
     with client(own_run, 2) as here:
         with (own_run / ".edits.lock").open("ab") as theirs:
             fcntl.flock(theirs, fcntl.LOCK_EX)

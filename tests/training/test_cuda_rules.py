@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 import rowssl.runs.fit as fitting
 from rowssl.config import build_config
 from rowssl.methods import build_method
-from rowssl.runs.classifier import load_model
+from rowssl.runs.classifier import Classifier
 
 def build(*arguments, **options):
     method = build_method(*arguments, **options)
@@ -63,7 +63,7 @@ for case in sys.argv[3:]:
         "method": {"name": name, "options": dict(option.split("=") for option in options.split(",") if option)},
     })
     fitting.fit(config, out / case)
-    model = load_model(out / case, device="cuda:0")
+    model = Classifier.load(out / case, device="cuda:0")
     print(case, len(model.predict_embeddings(x[:5])))
 """
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rowssl.bench.checksums import DamagedError
+from rowssl.bench.cell import DamagedError
 from rowssl.bench.grid import Cell, Result, epoch_seconds, open_result
 
 # Seconds of one core for a step of 128 pooled features of 256 dimensions and 100 classes; transformer blocks cost far more.

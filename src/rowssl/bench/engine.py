@@ -1,24 +1,23 @@
-"""Run the cells of a grid: what is finished stays, what was killed goes on, what fails is tried again and told.
+"""Run the cells of a grid: what is finished stays, what was killed goes on, what fails is tried again and reported.
 
 The trunk outputs of all data are computed here first, once; the processes of the cells then only read them.
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 
-from rowssl.bench.cell import NON_FINITE, REFUSED
-from rowssl.bench.checksums import FILE, DamagedError
+from rowssl.bench.cell import FILE, NON_FINITE, REFUSED, DamagedError
 from rowssl.bench.grid import Cell, Result, open_result, read_result
 from rowssl.bench.runners import Runner, open_runner
 from rowssl.core.console import bar, err
 from rowssl.core.errors import InputError
+from rowssl.core.files import lock, write_text
 
 RETRIES = 1
 PATIENCE = 10.0  # seconds that the processes of a killed grid get to notice it
@@ -72,10 +71,11 @@ def run_cells(
     todo = {folder: cell for folder, cell in distinct.items() if found[folder] is None}
     failures: list[Failure] = []
     if todo:
-        with lock(runs) as held:
+        busy = f"another command is at work in {runs}: wait for it, or choose another --out."
+        with lock(runs / ".lock", busy=busy, seconds=PATIENCE):
             check(list(todo.values()))
             prepare(list(todo.values()), [result for result in found.values() if result is not None], runs, on=on)
-            runner = open_runner(on, workers, report=report, keep=held)
+            runner = open_runner(on, workers, report=report)
             err.print(
                 f"{len(found)} cells: {len(found) - len(todo)} finished, {len(todo)} to run, "
                 f"{min(runner.slots, len(todo))} at a time",
@@ -99,8 +99,6 @@ def run_queue(
     todo: dict[Path, Cell], runs: Path, runner: Runner, retries: int, *, progress: bool = True
 ) -> list[Failure]:
     """Keep the runner busy until every cell has ended; whoever stops this stops all processes."""
-    from rowssl.core.files import write_text
-
     waiting, attempts, failures = deque(todo), Counter[Path](), list[Failure]()
     try:
         with bar("cells", len(todo), enabled=progress) as display:
@@ -180,33 +178,3 @@ def prepare(cells: Sequence[Cell], finished: Sequence[Result], runs: Path, *, on
 
 def _inputs(cell: Cell) -> tuple[str, str]:
     return cell.config.data.model_dump_json(), cell.config.encoder.model_dump_json()
-
-
-@contextmanager
-def lock(runs: Path) -> Iterator[tuple[int, ...]]:
-    """One grid at a time in a folder. The processes of the cells hold the lock too, so none outlives its grid unnoticed."""
-    try:
-        runs.mkdir(parents=True, exist_ok=True)
-        stream = open(runs / ".lock", "ab")  # noqa: SIM115 (closed below, with the lock)
-    except OSError as error:
-        raise InputError(f"{runs} cannot be written: {error.strerror or error}.") from error
-    with stream:
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            yield ()
-            return
-        until = time.monotonic() + PATIENCE
-        while True:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise InputError(
-                        f"another command is at work in {runs}: wait for it, or choose another --out."
-                    ) from None
-                time.sleep(0.2)
-            except OSError:  # some network file systems have no locks
-                break
-        yield (stream.fileno(),)

@@ -14,8 +14,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from rowssl.bench.checksums import DamagedError, check_files, read_facts, read_object
-from rowssl.config import IDENTITY, MethodConfig, RunConfig, build_config, merge
+from rowssl.bench.cell import DamagedError, check_files, read_facts, read_object
+from rowssl.config import MethodConfig, RunConfig, build_config, merge
 from rowssl.methods import method_options
 
 HASH = 10  # hex digits that name a folder
@@ -38,14 +38,10 @@ class Cell:
 
     @property
     def hash(self) -> str:
-        """Of everything that decides the result, the method's own defaults included: another default is another run.
-
-        The number changed when that of views began to follow the epochs; cells whose views were asked for are what they were.
-        """
+        """Of everything that decides the result, the method's own defaults included: another default is another run."""
         method = self.config.method
         whole = MethodConfig(name=method.name, options=method_options(method.name, method.options))
-        version = IDENTITY if self.config.encoder.views in (None, 8) else 2
-        return self.config.model_copy(update={"method": whole}).identity(version=version)[:HASH]
+        return self.config.model_copy(update={"method": whole}).identity()[:HASH]
 
     @property
     def name(self) -> str:

@@ -11,12 +11,11 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from rowssl.bench.cell import NON_FINITE, REFUSED, run_cell
+from rowssl.core.cluster import Cluster
 from rowssl.core.errors import InputError
 
 Ended = tuple[Path, int]
@@ -70,23 +69,20 @@ def environment(threads: int) -> dict[str, str]:
     return {**os.environ, **{n: str(min(threads, int(v)) if v.isdecimal() else threads) for n, v in asked.items()}}
 
 
-def start(
-    command: Sequence[str], folder: Path, threads: int, keep: Sequence[int] = (), gpu: str | None = None
-) -> subprocess.Popen[bytes]:
+def start(command: Sequence[str], folder: Path, threads: int, gpu: str | None = None) -> subprocess.Popen[bytes]:
     """A process whose words go to `log.txt`, whose life hangs on ours, and that Ctrl-C does not reach by itself."""
     variables = environment(threads) | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
     with (folder / "log.txt").open("ab") as log:
         return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=variables, start_new_session=True,
-            pass_fds=tuple(keep),
+            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=variables, start_new_session=True
         )  # fmt: skip
 
 
 class LocalRunner:
     """So many processes at a time, each with its share of the cores and, where there are GPUs, with one of them."""
 
-    def __init__(self, workers: int, *, report: bool = False, keep: Sequence[int] = ()) -> None:
-        self.slots, self.report, self.keep = workers, report, keep
+    def __init__(self, workers: int, *, report: bool = False) -> None:
+        self.slots, self.report = workers, report
         self.threads, self.gpus = max(1, cores() // workers), gpus()
         self.running: dict[Path, subprocess.Popen[bytes]] = {}
         self.gpu_of: dict[Path, str] = {}
@@ -97,7 +93,7 @@ class LocalRunner:
 
     def submit(self, folder: Path) -> None:
         gpu = min(self.gpus, key=[self.gpu_of[one] for one in self.running].count, default=None)  # the least busy
-        self.running[folder] = start(self.command(folder), folder, self.threads, self.keep, gpu)
+        self.running[folder] = start(self.command(folder), folder, self.threads, gpu)
         self.gpu_of[folder] = gpu or ""
 
     def command(self, folder: Path) -> list[str]:
@@ -162,49 +158,16 @@ class InlineRunner:
         self.waiting.clear()
 
 
-@dataclass(frozen=True)
-class RayPlace:
-    """A cluster, and what a task asks of it: `ray`, `ray://address`, with `?gpus=0.25&cpus=2` behind it.
-
-    Ray hides the GPUs of a node from tasks that ask for none.
-    """
-
-    address: str | None  # None: the cluster of this machine, begun if there is none
-    cpus: int = 1
-    gpus: float = 0.0
-
-    @classmethod
-    def read(cls, on: str) -> RayPlace | None:
-        """None if it is not on Ray."""
-        where, _, wishes = on.partition("?")
-        if where != "ray" and not where.startswith("ray://"):
-            return None
-        try:
-            asked = dict(wish.split("=", 1) for wish in wishes.split("&") if wish)
-            cpus, gpus = int(asked.pop("cpus", 1)), float(asked.pop("gpus", 0))
-            if asked or cpus < 1 or not 0 <= gpus < 1e6:
-                raise ValueError
-        except ValueError:
-            raise InputError(f"--on {on}: behind the question mark go cpus=N and gpus=N, joined by &.") from None
-        return cls(where if "://" in where else None, cpus, gpus)
-
-
 class RayRunner:
     """One cell is one task; the cluster decides when and where. The folder must be the same for all nodes."""
 
-    def __init__(self, place: RayPlace, workers: int | None = None, *, report: bool = False, retries: int = 1) -> None:
+    def __init__(self, cluster: Cluster, workers: int | None = None, *, report: bool = False) -> None:
         if workers == 0:
             raise InputError("--workers 0 stands for this process alone, which is not --on ray.")
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would tell its makers
-        try:
-            self.ray: Any = import_module("ray")
-        except ImportError as error:
-            raise InputError("--on ray needs the package ray: pip install 'rowssl[ray]'.") from error
-        self.report, self.threads = report, place.cpus
+        self.report, self.threads = report, cluster.cpus
         self.slots = workers or 1_000_000
-        self.ray.init(address=place.address, ignore_reinit_error=True, log_to_driver=False, logging_level="error")
-        task = self.ray.remote(num_cpus=place.cpus, num_gpus=place.gpus, max_retries=retries)
-        self.task = task(_ray_cell)
+        self.ray = cluster.connect()
+        self.task = cluster.task(self.ray, _ray_cell, retries=1)
         self.running: dict[Any, Path] = {}
 
     @property
@@ -242,13 +205,13 @@ def _ray_cell(folder: str, command: list[str], threads: int) -> int:
     return code
 
 
-def open_runner(on: str, workers: int | None, *, report: bool = False, keep: Sequence[int] = ()) -> Runner:
-    """`local`, or what `RayPlace` reads; 0 workers stands for this process."""
-    place = RayPlace.read(on)
-    if place is not None:
-        return RayRunner(place, workers, report=report)
+def open_runner(on: str, workers: int | None, *, report: bool = False) -> Runner:
+    """`local`, or what `Cluster` reads; 0 workers stands for this process."""
+    cluster = Cluster.read(on)
+    if cluster is not None:
+        return RayRunner(cluster, workers, report=report)
     if on != "local":
         raise InputError(f"--on {on} is not one of local, ray, ray://address.")
     if workers == 0:
         return InlineRunner(report=report)
-    return LocalRunner(at_once(workers), report=report, keep=keep)
+    return LocalRunner(at_once(workers), report=report)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     "image_size",
     "views",
     "cache",
-    "cache_workers",
     "epochs",
 )
 def bench(
@@ -76,10 +75,10 @@ def bench(
         _show_plan(cells, out / "runs", workers)
         return
     from rowssl.bench.engine import run_cells
-    from rowssl.bench.write import write_results
+    from rowssl.bench.results import write_results
     from rowssl.core.console import err
     from rowssl.core.console import out as console
-    from rowssl.report.markup import count
+    from rowssl.report.format import count
 
     outcome = run_cells(cells, out / "runs", workers=workers, on=on, report=reports)
     rows = write_results(outcome, out)
@@ -144,8 +143,7 @@ def _show_results(rows: Sequence[Row]) -> None:
     """Means of All, Old and New in the terminal; the files hold the rest."""
     from rich.table import Table
 
-    from rowssl.bench.results import summarise
-    from rowssl.bench.tables import MAIN, MISSING, shown
+    from rowssl.bench.results import MAIN, MISSING, shown, summarise
     from rowssl.core.console import out as console
 
     metrics = list(dict.fromkeys(metric for metric, _ in MAIN))

@@ -26,7 +26,7 @@ def check(
     """Look at a data set before training: counts, class sizes, unreadable files, duplicates, suspicious labels."""
     from rowssl.core.console import out
     from rowssl.data.check import check as run_check
-    from rowssl.data.check import print_report, save_bars
+    from rowssl.data.check import print_report
 
     assert source is not None
     file_to_write(bars, "--bars")
@@ -38,7 +38,10 @@ def check(
     else:
         print_report(report, out)
     if bars is not None:
-        save_bars(report, bars)
+        from rowssl.core.files import write_text
+        from rowssl.report.profiles import checked_sizes
+
+        write_text(bars, checked_sizes(report))
 
 
 @takes("data_root", "variant", "labels", "protocol", "setting", "gamma", "prior", "known", "labelled_share", "mismatch",
@@ -57,7 +60,7 @@ def split(
     from rowssl.data.benchmarks import load_benchmark
     from rowssl.data.splits import make_split
     from rowssl.data.table import read_table
-    from rowssl.report.profiles import print_profiles, profile_svg
+    from rowssl.report.profiles import class_sizes, print_sizes, size_picture
 
     file_to_write(out, "--out")
     rules = {key.rpartition(".")[2]: value for key, value in given.items() if value is not None}
@@ -71,8 +74,9 @@ def split(
     result = make_split(train.labels, test_labels, **rules)
     result.save(out)
     picture = out.with_suffix(".svg")
-    write_text(picture, profile_svg(result, train.labels, train.class_names))
-    print_profiles(result, train.labels, console)
+    sizes = class_sizes(result, train.labels, train.class_names)
+    write_text(picture, size_picture(sizes))
+    print_sizes(sizes, len(result.test), console)
     console.print(f"written: {out} and {picture}", markup=False, soft_wrap=True)
 
 

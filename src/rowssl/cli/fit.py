@@ -19,7 +19,7 @@ STORY = (
 
 @takes(
     "source", "labels", "data", "data_root", "split", "protocol", "setting", "gamma", "prior", "known", "max_bad", "encoder",
-    "tail", "image_size", "views", "cache", "cache_workers", "method", "classes", "epochs", "batch_size", "lr", "seed",
+    "tail", "image_size", "views", "cache", "method", "classes", "epochs", "batch_size", "lr", "seed",
     "time_limit", "device",
 )  # fmt: skip
 def fit(
@@ -43,16 +43,16 @@ def fit(
     run_config = build_config(content, " + ".join(map(str, config)) if config else "options")
     check_tail(run_config.encoder.tail)
 
+    from rowssl.api import fit as run_fit
     from rowssl.core.console import out as console
     from rowssl.core.distributed import rank
     from rowssl.evaluation import print_metrics
     from rowssl.report.terminal import print_trust
-    from rowssl.runs.fit import fit as run_fit
 
     run = run_fit(run_config, out)
     if rank() != 0:
         return
-    if run.evaluation is not None:
+    if run.evaluation:
         print_metrics(run.metrics, console)
     print_trust(run.metrics, console)
     if run.metrics["problem"]:
@@ -81,11 +81,11 @@ def demo_config(method: str, seed: int) -> dict[str, Any]:
 @takes("method", "seed")
 def demo(given: dict[str, Any], out: o.NewRun = Path("rowssl-demo")) -> None:
     """Run an open-world experiment on bundled handwritten digits and write a report (under a minute)."""
+    from rowssl.api import fit as run_fit
     from rowssl.config import build_config
     from rowssl.core.console import out as console
     from rowssl.evaluation import print_metrics
     from rowssl.report.terminal import print_trust
-    from rowssl.runs.fit import fit as run_fit
 
     console.print(STORY)
     run = run_fit(build_config(demo_config(given["method.name"] or "auto", given["seed"] or 0)), out)

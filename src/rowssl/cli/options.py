@@ -71,7 +71,6 @@ Tail = Annotated[str | None, typer.Option(help="auto, blocks:K, stage or adapter
 ImageSize = Annotated[int | None, typer.Option(help="Side of the encoder's input in pixels.")]
 Views = Annotated[int | None, typer.Option(help="Cached views per image, by the epochs if not given; 0: on the fly.")]
 Cache = Annotated[Path | None, typer.Option(help="Folder of the trunk cache [$ROWSSL_CACHE].")]
-CacheWorkers = Annotated[int | None, typer.Option(help="Processes that fill the trunk cache [1].")]
 MethodName = Annotated[
     str | None, typer.Option("--method", help=f"{', '.join(METHODS)} [auto]; `rowssl methods` says what each is.")
 ]
@@ -205,7 +204,6 @@ RUN = {
     "image_size": Setting("encoder.image_size", ImageSize),
     "views": Setting("encoder.views", Views),
     "cache": Setting("encoder.cache", Cache),
-    "cache_workers": Setting("encoder.cache_workers", CacheWorkers),
     "method": Setting("method.name", MethodName),
     "classes": Setting("classes", Classes, parse_classes),
     "epochs": Setting("train.epochs", Epochs),

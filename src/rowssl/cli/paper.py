@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rowssl.paper.spec import Item
 
 
-@takes("data_root", "encoder", "image_size", "tail", "views", "cache", "cache_workers", "epochs")
+@takes("data_root", "encoder", "image_size", "tail", "views", "cache", "epochs")
 def reproduce(
     given: dict[str, Any],
     names: o.Names = None,
@@ -67,7 +67,7 @@ def reproduce(
 def _readable(items: Sequence[Item], settings: Settings, *, skip: bool) -> list[Item]:
     """Items whose data are at hand. One that was asked for by name is an error without them; `all` goes on without it."""
     from rowssl.core.console import err
-    from rowssl.paper.listing import missing_data
+    from rowssl.paper.plan import missing_data
 
     absent = missing_data(items, settings)
     kept: list[Item] = []
@@ -96,7 +96,7 @@ def _show_list(items: Sequence[Item], settings: Settings, workers: int | None) -
     from rowssl.bench.runners import at_once
     from rowssl.core.console import clock
     from rowssl.core.console import out as console
-    from rowssl.paper.listing import cost, listed, results_of
+    from rowssl.paper.plan import cost, listed, results_of
 
     found = listed(items, settings)
     table = Table(box=None, pad_edge=False, padding=(0, 1))
@@ -137,8 +137,7 @@ def _show_cells(items: Sequence[Item], settings: Settings, workers: int | None) 
     from rowssl.bench.runners import at_once
     from rowssl.core.console import clock
     from rowssl.core.console import out as console
-    from rowssl.paper.listing import cost
-    from rowssl.paper.plan import planned
+    from rowssl.paper.plan import cost, planned
 
     plans = [plan for item in items for plan in planned(item, settings, estimate=False)]
     lines: dict[str, tuple[str, list[str]]] = {}
@@ -165,7 +164,7 @@ def _tell(made: Sequence[Reproduced], failures: Sequence[Failure], index: Path) 
     from rowssl.core.console import err
     from rowssl.core.console import out as console
     from rowssl.paper.verdicts import summary
-    from rowssl.report.markup import count
+    from rowssl.report.format import count
 
     for one in made:
         console.print(

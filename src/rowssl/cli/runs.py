@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from rowssl.core.errors import InputError
 
 if TYPE_CHECKING:
     from rowssl.runs.edits import Edits
+    from rowssl.runs.run import Run
 
 
 SHOWN = 40  # answers in the terminal's table
@@ -36,21 +36,21 @@ def predict(
 
     from rowssl.core.console import bar, err
     from rowssl.core.console import out as console
-    from rowssl.runs.classifier import load_model
-    from rowssl.runs.predict import CsvWriter, Layout, csv_line, open_inputs, predict_inputs
+    from rowssl.runs.classifier import Classifier
+    from rowssl.runs.predict import Layout, csv_file, csv_line, open_inputs, predict_inputs
 
     file_to_write(out, "--out")
     plain = out is None and not console.is_terminal  # in a pipe the answers are CSV
     layout = Layout(top, abstain, narrow=out is None and not plain)
-    model = load_model(run, encoder=encoder, device=device or "auto")
+    model = Classifier.load(run, encoder=encoder, device=device or "auto")
     inputs = open_inputs(model, sources)
     total = sum(len(one.names) + len(one.skipped) for one in inputs)
     table = Table(*layout.columns)
     good = bad = far = unsure = 0
     if plain:
         print(csv_line(layout.columns))
-    file = nullcontext() if out is None else CsvWriter(out, layout.columns)
-    with bar("predicting", total) as progress, file as writer:
+    file = nullcontext() if out is None else csv_file(out, layout.columns)
+    with bar("predicting", total) as progress, file as write:
         for name, answer in predict_inputs(model, inputs, top=top):
             progress.advance()
             if isinstance(answer, str):
@@ -60,8 +60,8 @@ def predict(
                 continue
             good, far, unsure = good + 1, far + answer.far, unsure + layout.abstains(answer)
             row = layout.cells(name, answer)
-            if writer is not None:
-                writer.write(row)
+            if write is not None:
+                write(row)
             elif plain:
                 print(csv_line(row))
             elif good <= SHOWN:
@@ -104,24 +104,29 @@ def edit(
         return
 
     from rowssl.core.console import out as console
-    from rowssl.runs import editing
 
-    report = not no_report
+    opened = _open(run, no_report)
     match action:
         case "rename":
-            changed = editing.rename(run, words[0], words[1], report=report)
+            edited = opened.rename(words[0], words[1])
         case "merge":
-            changed = editing.merge(run, words[0], words[1:], report=report)
+            edited = opened.merge(*words)
         case "split":
-            changed = editing.split(run, words[0], parts=into, report=report)
+            edited = opened.split(words[0], into)
         case "move":
-            changed = editing.move(run, words[:-1], words[-1], report=report)
+            edited = opened.move(words[:-1], words[-1])
         case _:
-            changed = editing.undo(run, report=report)
-    console.print(_said(changed.edits, len(words)), markup=False, soft_wrap=True)
-    _tell(changed.problems)
-    if changed.failed:
-        raise typer.Exit(2)
+            edited = opened.undo()
+    console.print(_said(edited.edits, len(words)), markup=False, soft_wrap=True)
+    _tell(edited)
+
+
+def _open(run: Path, no_report: bool) -> Run:
+    """The run to edit; without its report it needs no pictures."""
+    from rowssl.api import load
+    from rowssl.runs.run import Run
+
+    return Run.load(run, images=False) if no_report else load(run)
 
 
 def _said(edits: Edits, words: int) -> str:
@@ -142,13 +147,15 @@ def _said(edits: Edits, words: int) -> str:
             return f"undone: {describe(replace(edits, history=edits.history[:-1]).effective[-1])}"
 
 
-def _tell(problems: Sequence[str]) -> None:
+def _tell(run: Run) -> None:
     """What an edit could not write again."""
     from rowssl.core.console import err
     from rowssl.core.text import printable
 
-    for problem in problems:
+    for problem in run.unwritten:
         err.print(printable(problem), markup=False, soft_wrap=True)
+    if run.failed:
+        raise typer.Exit(2)
 
 
 def _history(run: Path) -> None:
@@ -177,10 +184,11 @@ def suggest(
     from rowssl.core.files import write_text
     from rowssl.core.text import printable
     from rowssl.runs.predict import csv_line
+    from rowssl.runs.run import Run
     from rowssl.runs.suggest import suggest as proposals_of
 
     file_to_write(out, "--out")
-    found = proposals_of(run, most)
+    found = proposals_of(Run.load(run, images=False), most)
     if out is not None:
         columns = ("kind", "class", "other", "probability", "size", "other_size", "command")
         lines = [csv_line(columns)]
@@ -215,19 +223,16 @@ def relabel(
     """Record corrected labels of training images; `rowssl fit --from RUN` then trains with them."""
     from rowssl.core.console import err
     from rowssl.core.console import out as console
-    from rowssl.runs.editing import relabel as record
 
-    done = record(run, corrections, report=not no_report)
+    edited, done = _open(run, no_report).relabelled(corrections)
     said = f"{done.corrected:,} corrected, {done.confirmed:,} confirmed"
     if done.new:
         said += f"; new labels: {', '.join(done.new)}"
     console.print(said, markup=False, soft_wrap=True)
-    for label, hint in zip(done.new, done.hints, strict=True):
+    for label, hint in done.new.items():
         if hint:
             err.print(f"{label} is new: {hint}? `rowssl edit {run} undo` takes it back", markup=False, soft_wrap=True)
-    _tell(done.problems)
-    if done.failed:
-        raise typer.Exit(2)
+    _tell(edited)
     console.print(f"train with them: rowssl fit --from {run} --out NEW", markup=False, soft_wrap=True)
 
 
@@ -238,10 +243,11 @@ def export(
 ) -> None:
     """Write the model as one ONNX file, from pixels or embeddings to class scores, checked against the model."""
     from rowssl.core.console import out as console
+    from rowssl.runs.classifier import Classifier
     from rowssl.runs.export import export_onnx
 
     file_to_write(onnx, "--onnx")
-    done = export_onnx(run, onnx, encoder=encoder)
+    done = export_onnx(Classifier.load(run, encoder=encoder), onnx)
     said = f"{done.path}: {done.size / 1e6:.1f} MB, answers like the model on {done.checked} inputs"
     console.print(
         f"{said} ({done.real} training rows, {done.checked - done.real} random)", markup=False, soft_wrap=True

@@ -4,8 +4,9 @@ Everything takes NumPy arrays or tensors and computes in float32 on the device o
 same Lloyd iterations serve both: labelled rows are pinned to their class, and enter its centre by their sum and count, which
 never change. No N x K matrix is ever held: rows go through in blocks. Starts are tried on a sample where there are many rows.
 
-scikit-learn's KMeans is slower at every size that was tried, 2 to 30 times as a call without options, mostly by its seeding
-(`benchmarks/clustering.py`), holds two more copies of the data, and adds its threads' sums in the order in which they come.
+Plain k-means is not scikit-learn's because ours is 2 to 4 times as fast with 100 clusters and 1.3 times with 20
+(docs/performance.md): all starts draw their seeds together, from a few rows. Its sums are added in a fixed order, whatever the
+number of threads.
 Distance bounds (Hamerly) were tried and do not pay: while any centre moves far, most rows stay in doubt.
 """
 
@@ -76,7 +77,7 @@ def kmeans(
         (scikit-learn's rule), or when no label changes.
     init : (k, d) start centres; one run from there instead of the seeding.
     enough : an iteration that lowers the inertia by less than this share of it is the last.
-    to_the_end : on large data, too, all rows are asked until `tol` or `max_iter` is reached.
+    to_the_end : on large data, too, iterations over all rows go on until `tol` or `max_iter` is reached.
     progress : show a progress bar over the runs, and over the iterations from `init` and `to_the_end`.
 
     Notes
@@ -303,7 +304,7 @@ def check_counts(n: int, k: int, n_init: int, max_iter: int) -> None:
 
 
 class Centred:
-    """Rows of a matrix minus a mean, made when they are asked for: (N, d) without a copy of it.
+    """Rows of a matrix minus a mean, computed on access: (N, d) without a copy of it.
 
     Products need not be made of them: x'c = xc - mc, and `near` says whether that keeps the digits.
     """
@@ -465,7 +466,7 @@ def lloyd(
     With `enough`, also when one has lowered the free rows' inertia by less than this share. When a row is on average hardly
     farther from the given centres than `expected`, the rows of the sample that they are the means of, one iteration has to do:
     what is returned beside the means is then what was nearest before it, with distances that have the right sum where no row is
-    pinned. `norms` (N,), the rows' squared norms, are filled on the way where one is told to `measure` them. `pinned` rows are
+    pinned. `norms` (N,), the rows' squared norms, are computed on the way with `measure`. `pinned` rows are
     given by the means of those clusters that have any, and by how many each has, (k,).
     """
     k = len(centers)
@@ -552,7 +553,7 @@ def nearest_again(
     """As `nearest`, given what was nearest before the centres moved by `shift` (k,).
 
     A row is no nearer to a centre that stands still than it was. So its nearest is among those that moved, or its own; only
-    where its own moved away from it and none came as near must all be asked.
+    where its own moved away from it and none came as near are all compared.
     """
     moved = (shift > 0).nonzero()[:, 0]
     if len(moved) == 0:

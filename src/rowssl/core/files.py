@@ -16,18 +16,17 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Mapping
-from contextlib import suppress
-from errno import EINVAL, ELOOP, ENOSYS, EOPNOTSUPP
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from errno import EINVAL, ELOOP, ENOLCK, ENOSYS, EOPNOTSUPP
 from pathlib import Path
-from typing import Any, BinaryIO
-
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from rowssl.core.errors import InputError
 from rowssl.core.memory import available_memory
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LARGEST = 2**27  # bytes: one edit may name every row of a large run
 LARGEST_MANIFEST = 2**29  # bytes: that of answers/ holds the name and the path of every row
@@ -80,7 +79,11 @@ def read_plain(path: Path, largest: int = LARGEST, *, links: bool = False) -> by
 
 def read_json(path: Path, largest: int = LARGEST, *, links: bool = False) -> Any:
     """The value in a JSON file of a run; InputError names the file that cannot be read or holds none."""
-    content = read_plain(path, largest, links=links)
+    return parse_json(read_plain(path, largest, links=links), path)
+
+
+def parse_json(content: bytes, path: Path) -> Any:
+    """The value in the content of a file; InputError names the file."""
     needed = PARSED * len(content)
     if len(content) > UNASKED and 0 < available_memory() < needed:
         raise NoRoomError(f"{path} may need {needed / 1e9:.1f} GB to be read, more than the memory that is free.")
@@ -114,19 +117,39 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def _beside(path: Path, old: str = "") -> Path:
+    """A temporary name in the same folder, which `tidy` knows."""
+    return path.with_name(f".{path.name}.{os.getpid()}{old}.tmp")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary name to write a file to; where the block ends well, the file is synced and takes the place of `path`.
+
+    An OSError of the block is one of writing: an InputError names `path`, and what was there before stays.
+    """
+    if not path.name:  # the root, or "."
+        raise InputError(f"{path} cannot be written: it is a folder.")
+    temporary = _beside(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
         temporary.unlink(missing_ok=True)  # never through a link that somebody put there
-        temporary.write_text(text, encoding="utf-8")
+        yield temporary
         sync(temporary)
         os.replace(temporary, path)
         sync(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def write_directory(path: Path, tensors: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]) -> None:
@@ -134,7 +157,10 @@ def write_directory(path: Path, tensors: Mapping[str, Mapping[str, Tensor]], fac
 
     An existing directory of that name is replaced only after the new one is complete, in one step where the system can.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    temporary, old = _beside(path), _beside(path, ".old")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -151,13 +177,11 @@ def write_directory(path: Path, tensors: Mapping[str, Mapping[str, Tensor]], fac
         for name in hashes:  # safetensors writes private files; a model is made to be shared like the rest
             (temporary / name).chmod(manifest.stat().st_mode & 0o777)
         sync(temporary)
-        old = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
         if not path.exists():
             os.replace(temporary, path)
         elif not exchange(temporary, path):
-            os.replace(
-                path, old
-            )  # a kill between these two leaves no directory of that name: `tidy` puts the old one back
+            # A kill between these two leaves no directory of that name: `tidy` puts the old one back.
+            os.replace(path, old)
             os.replace(temporary, path)
         sync(path.parent)
         for replaced in (temporary, old):
@@ -165,6 +189,55 @@ def write_directory(path: Path, tensors: Mapping[str, Mapping[str, Tensor]], fac
     except (OSError, SafetensorError) as error:
         remove(temporary)
         raise InputError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}.") from error
+
+
+class Busy(InputError):
+    """Another process holds a lock, for longer than could be waited."""
+
+
+@contextmanager
+def lock(
+    path: Path, *, busy: str, seconds: float | None = 0.0, waiting: str = "", without: str | None = None
+) -> Iterator[None]:
+    """One process, and one thread, at a time; the lock is free again when its holder dies.
+
+    Parameters
+    ----------
+    path
+        The lock file. It stays: to remove it while others wait for it would give them locks of their own.
+    busy, seconds
+        What the Busy error says when another still has the lock after so many seconds; None waits for ever.
+    waiting
+        Said on standard error before waiting.
+    without
+        What the InputError says on a file system without locks (some network file systems); None goes on without one.
+    """
+    from filelock import FileLock, Timeout  # costs a tenth of a second
+
+    from rowssl.core.console import err
+
+    held = FileLock(path, fallback_to_soft=False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):  # a run may be untrusted input
+            raise OSError(EINVAL, f"{path.name} is no plain file")
+        try:
+            held.acquire(blocking=False)
+        except Timeout:
+            if waiting:
+                err.print(waiting, markup=False, soft_wrap=True)
+            held.acquire(timeout=-1 if seconds is None else seconds)
+    except Timeout:
+        raise Busy(busy) from None
+    except OSError as error:
+        if error.errno not in (ENOSYS, ENOLCK, EOPNOTSUPP):
+            raise InputError(f"{path.parent} cannot be written: {error.strerror or error}.") from error
+        if without is not None:
+            raise InputError(without) from None
+    try:
+        yield
+    finally:
+        held.release()
 
 
 def exchange(one: Path, two: Path) -> bool:
@@ -259,6 +332,9 @@ def check_format(found: object, reads: int, where: Path) -> None:
 
 def read_directory(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     """Tensors and facts of a directory, every file checked against its hash; InputError names the file that is wrong."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     facts = read_manifest(path)
     tensors = {}
     for name, expected in facts["sha256"].items():

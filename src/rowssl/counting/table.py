@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from rowssl.config import RunConfig
 from rowssl.core.distributed import device
+from rowssl.core.frame import Frame
 from rowssl.counting.base import AUTO, ESTIMATORS, CountEstimate, count_data, estimate_all
-from rowssl.data.problem import load_problem
+from rowssl.data.problem import Problem, load_problem
 from rowssl.training.features import open_features
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ IDEAS = {
 PICTURES = (".html", ".svg")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Counts:
     """What `rowssl count` found; the estimate that `--classes auto` uses is the first."""
 
@@ -37,14 +38,32 @@ class Counts:
     true_classes: int | None = None  # where the data know it; no estimator does
 
     @property
+    def frame(self) -> Frame:
+        """A line for each estimator."""
+        columns = ("estimator", "classes", "low", "high", "seconds", "idea")
+        return Frame(columns, [(o.name, o.best, o.low, o.high, o.seconds, IDEAS[o.name]) for o in self.estimates])
+
+    def __repr__(self) -> str:
+        return repr(self.frame)
+
+    def _repr_html_(self) -> str:
+        return self.frame._repr_html_()
+
+    @property
     def used(self) -> CountEstimate:
         """The one `--classes auto` takes."""
         return self.estimates[0]
 
 
-def count_source(config: RunConfig, *, max_classes: int | None = None, names: Sequence[str] = ESTIMATORS) -> Counts:
-    """Read the data of a configuration, compute (or find) its features, and ask every estimator."""
-    problem = load_problem(config.data)
+def count_source(
+    config: RunConfig,
+    *,
+    max_classes: int | None = None,
+    names: Sequence[str] = ESTIMATORS,
+    problem: Problem | None = None,
+) -> Counts:
+    """Read the data of a configuration (or take `problem`), compute (or find) its features, and ask every estimator."""
+    problem = problem or load_problem(config.data)
     known_truth = problem.truth is not None and bool((problem.truth >= 0).all())
     # The test rows play no part; their features would only take time.
     problem = replace(problem, test=None, test_truth=None, whole_test=None, test_rows=None)

@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +78,7 @@ def check(
     Returns
     -------
     CheckReport
-        Hand it to `print_report`, `save_bars`, or `as_dict`.
+        Hand it to `print_report`, or take `as_dict`.
     """
     if isinstance(source, Table):
         table = source
@@ -245,33 +244,6 @@ def print_report(report: CheckReport, console: Console) -> None:
         section(f"suspicious: {item.message}", item.names if item.kind != "spelling" else ())
     if not (report.skipped or report.conflicts or report.suspicious):
         console.print("nothing suspicious")
-
-
-def save_bars(report: CheckReport, path: str | Path) -> Path:
-    """Write the class sizes as bars, the largest first, to an SVG file."""
-    from rowssl.core.files import write_text  # brings torch along
-
-    ordered = _by_size(report)
-    height = 18 if len(ordered) <= 60 else 4  # names need room; beyond 60 classes the shape is what matters
-    left, width, top = (190, 460, 34) if height == 18 else (20, 630, 34)
-    title = escape(printable(f"{report.labelled:,} labelled rows in {_count(report.classes, 'class', 'classes')}"))
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="720" height="{top + height * len(ordered) + 12}" '
-        f'font-family="sans-serif" font-size="12" role="img"><title>{title}</title>',
-        '<rect width="100%" height="100%" fill="#ffffff"/>',
-        f'<text x="20" y="20" font-size="14" fill="#222222">{title}</text>',
-    ]
-    for i, (raw, count) in enumerate(ordered):
-        y, length, name = top + i * height, max(1.0, width * count / ordered[0][1]), escape(printable(raw))
-        lines.append(f'<g><title>{name}: {count:,}</title><rect x="{left}" y="{y}" width="{length:.1f}" ')
-        lines[-1] += f'height="{height - (4 if height == 18 else 1)}" fill="#3b6ea5"/>'
-        if height == 18:
-            short = escape(printable(raw if len(raw) <= 26 else raw[:25] + "…"))
-            lines[-1] += f'<text x="{left - 8}" y="{y + 11}" text-anchor="end" fill="#222222">{short}</text>'
-            lines[-1] += f'<text x="{left + length + 6:.1f}" y="{y + 11}" fill="#555555">{count:,}</text>'
-        lines[-1] += "</g>"
-    write_text(Path(path), "\n".join([*lines, "</svg>", ""]))
-    return Path(path)
 
 
 def _by_size(report: CheckReport) -> list[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""Open pictures of strangers safely: few formats, a pixel limit before decoding, one kind of result (RGB)."""
+"""Open untrusted pictures safely: few formats, a pixel limit before decoding, one kind of result (RGB)."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import numpy as np
 from rowssl.config import DataConfig
 from rowssl.core.errors import InputError
 from rowssl.core.text import printable
+from rowssl.data.profiles import ClassSizes
 from rowssl.data.table import Table
 
 
@@ -25,7 +26,6 @@ class Problem:
     test: Table | None = None
     test_truth: np.ndarray | None = None
     recipe: dict[str, object] | None = None
-    profile_svg: str | None = None
     # Where the rows come from a larger table, that table and their places in it: splits of one table share its cache.
     whole: Table | None = None
     rows: np.ndarray | None = None
@@ -55,6 +55,16 @@ class Problem:
         unlabelled = np.bincount(self.truth[self.unlabelled()], minlength=size)
         return {"labelled": labelled, "unlabelled": unlabelled, "total": labelled + unlabelled}
 
+    def class_sizes(self) -> ClassSizes | None:
+        """Training images of each true class, if the truth is known."""
+        if self.truth is None:
+            return None
+        labelled, unlabelled = (
+            np.bincount(self.truth[rows & (self.truth >= 0)], minlength=self.true_classes)
+            for rows in (self.targets >= 0, self.targets < 0)
+        )
+        return ClassSizes(self.class_names, labelled, unlabelled, self.n_old)
+
 
 def load_problem(data: DataConfig, *, skipped: Collection[str] | None = None) -> Problem:
     """Read the data and decide who is labelled.
@@ -68,9 +78,7 @@ def load_problem(data: DataConfig, *, skipped: Collection[str] | None = None) ->
 
 def _from_benchmark(data: DataConfig) -> Problem:
     from rowssl.data.benchmarks import load_benchmark
-    from rowssl.data.split_file import Split
-    from rowssl.data.splits import make_split
-    from rowssl.report.profiles import profile_svg
+    from rowssl.data.splits import Split, make_split
 
     assert data.name is not None
     train, test = load_benchmark(data.name, data.data_root, variant=data.variant)
@@ -103,7 +111,6 @@ def _from_benchmark(data: DataConfig) -> Problem:
         test=test.take(split.test),
         test_truth=split.targets(test.labels[split.test]),
         recipe={**split.recipe, "seed": split.seed, "sha256": split.sha256()},
-        profile_svg=profile_svg(split, train.labels, train.class_names),
         whole=train,
         rows=rows,
         whole_test=test,
@@ -137,7 +144,7 @@ def _from_table(data: DataConfig, skipped: Collection[str] | None) -> Problem:
     known = np.unique(table.labels[table.labels >= 0])
     true = np.unique(table.truth[table.truth >= 0]) if table.truth is not None else known
     order = np.concatenate([known, np.setdiff1d(true, known)]).astype(np.int64)
-    place = np.full(len(table.class_names) + 1, -1, dtype=np.int64)  # the last entry answers for -1
+    place = np.full(len(table.class_names) + 1, -1, dtype=np.int64)  # the last entry is for label -1
     place[order] = np.arange(len(order))
     test = table.test
     return Problem(

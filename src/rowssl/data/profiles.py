@@ -59,6 +59,28 @@ SETTINGS = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class ClassSizes:
+    """Training images of each class, known classes first: labelled and unlabelled ones, int64 (n,) each."""
+
+    names: tuple[str, ...]
+    labelled: np.ndarray
+    unlabelled: np.ndarray
+    n_known: int
+
+    def ordered(self) -> tuple[ClassSizes, bool]:
+        """In their own order if that is a profile already, otherwise each half from large to small, and whether it was so."""
+        order = np.arange(len(self.names))
+        halves = ((slice(0, self.n_known), self.labelled), (slice(self.n_known, None), self.unlabelled))
+        steps = [np.diff(sizes[half]) for half, sizes in halves]
+        if all((step <= 0).all() or (step >= 0).all() for step in steps):
+            return self, False
+        for half, sizes in halves:
+            order[half] = order[half][np.argsort(-sizes[half], kind="stable")]
+        names = tuple(self.names[i] for i in order)
+        return ClassSizes(names, self.labelled[order], self.unlabelled[order], self.n_known), True
+
+
 def longtail_profile(n_max: int, n: int, gamma: float) -> np.ndarray:
     """Sizes of `n` classes that fall exponentially from `n_max` to `n_max / gamma`.
 

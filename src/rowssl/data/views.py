@@ -91,7 +91,7 @@ def view_recipe(kind: str, size: int, resize: int | None = None, **changes: Any)
     resize
         Shorter side of the resized picture; by default the paper's int(size / 0.875), and `size` for `small`.
     changes
-        Other fields of `ViewRecipe`. `small` does not flip unless told: a mirrored digit is no digit.
+        Other fields of `ViewRecipe`. `small` does not flip unless asked to: a mirrored digit is no digit.
     """
     if kind == "gentle":
         return ViewRecipe(size, resize or int(size / 0.875), "strong", **{**GENTLE, **changes})

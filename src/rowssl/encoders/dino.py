@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rowssl.core.errors import InputError
+from rowssl.core.files import sha256_of
 from rowssl.encoders import weights
 from rowssl.encoders.base import CROP, Parts, Preprocessing, check_size, parse_tail, refuse
 from rowssl.encoders.vit import split_vit
@@ -35,7 +36,7 @@ def open(spec: str, tail: str, size: int | None, *, sha256: str | None = None, *
     path = Path(spec).expanduser()
     if spec in weights.PUBLISHED:
         vit = weights.load_vit(weights.fetch(spec, sha256=sha256), weights.PUBLISHED[spec].architecture)
-    elif sha256 is not None and weights.file_sha256(path) != sha256.lower():
+    elif sha256 is not None and sha256_of(path) != sha256.lower():
         raise InputError(f"{path} does not have sha256 {sha256}")
     else:
         vit = weights.load_vit(path)

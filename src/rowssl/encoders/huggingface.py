@@ -1,7 +1,7 @@
 """Encoders from Hugging Face folders: ResNet, ConvNeXt, ViT, DINOv2 and v3, CLIP's vision tower, cut in two.
 
 Only safetensors are read, no code from a repository is ever run, and a folder on disk needs no network. A folder may be
-a stranger's: no network is built that is larger than the weights there.
+untrusted input: no network is built that is larger than the weights there.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from rowssl.encoders.base import IMAGENET_MEAN, IMAGENET_STD, Parts, Preprocessi
 from rowssl.encoders.resnet import load_resnet
 from rowssl.encoders.tails import Pool, StageTail
 from rowssl.encoders.vit import Block, LastBlocks, in_parts
-from rowssl.encoders.weight_files import check_values, is_whole, one_line, stored_sizes
-from rowssl.encoders.weights import DEEPEST, hub_answers, verify
+from rowssl.encoders.weights import DEEPEST, check_values, hub_answers, is_whole, one_line, stored_sizes, verify
 
 # Supported kinds; every one can have an adapter, the first a `stage` tail, the second (not DINOv3) a `blocks` tail.
 NAMES = {"hf:": "a model of huggingface.co by its name, or a folder that holds one"}
@@ -123,7 +122,7 @@ def read_preprocessing(folder: Path, config: dict[str, Any], image_size: int | N
     mean = facts.get("image_mean", IMAGENET_MEAN) if normalise else (0.0, 0.0, 0.0)
     std = facts.get("image_std", IMAGENET_STD) if normalise else (1.0, 1.0, 1.0)
     rescale = facts.get("rescale_factor", 1 / 255) if facts.get("do_rescale", True) else 1.0
-    # The numbers may be a stranger's: what is made of them is allocated.
+    # The numbers may be untrusted input: what is made of them is allocated.
     fine = {
         "size": 8 <= own <= LARGEST_SIDE,
         "crop_pct": _number(ratio) and 0.1 <= ratio <= 1,
@@ -197,7 +196,7 @@ def check_room(folder: Path, settings: Any, build: Any) -> None:
     with torch.device("meta"), _ReadableSteps():  # nothing is drawn, nothing allocated
         asked = sum(value.numel() for value in build(settings).parameters())
     held = sum(stored.values())
-    if asked > 2 * held:  # a pooler may be lacking, and which other weights do is told once the rest is loaded
+    if asked > 2 * held:  # a pooler may be lacking, and which other weights do is reported once the rest is loaded
         raise InputError(
             f"{folder} cannot be loaded as an encoder: config.json asks for {asked} weights where its files hold {held}"
         )

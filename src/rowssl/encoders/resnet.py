@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rowssl.core.errors import InputError
-from rowssl.encoders.weight_files import FILE, is_whole, read_state
-from rowssl.encoders.weights import DEEPEST, WIDEST
+from rowssl.encoders.weights import DEEPEST, FILE, WIDEST, is_whole, read_state
 
 # What ResNetConfig takes where a config.json is silent.
 DEFAULTS: dict[str, Any] = {

@@ -23,7 +23,7 @@ def is_from_scratch(tail: nn.Module) -> bool:
 
 
 class Frozen(nn.Module):
-    """A network that never trains: no gradients, evaluation mode whatever its parent is told."""
+    """A network that never trains: no gradients, evaluation mode whatever its parent's mode is."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()

@@ -108,7 +108,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two linear layers with an activation between them, GELU unless told otherwise."""
+    """Two linear layers with an activation between them, GELU unless another is given."""
 
     def __init__(self, dim: int, hidden: int, *, quick_gelu: bool = False) -> None:
         super().__init__()

@@ -1,35 +1,148 @@
-"""Where published ViT weights come from, how a file is checked, and how its names become those of `ViT`.
+"""Files of weights: where published ViT weights come from, how a file is checked, and how its names become those of `ViT`.
 
 Weights are read from safetensors, or from a `.pth` of bare tensors (`torch.load(weights_only=True)`); nothing else is
 unpickled. A downloaded file must have the sha256 that is pinned below, or that a lock file recorded at first sight. Any
-other file may be a stranger's: nothing is built that its tensors could not fill.
+other file may be untrusted input: what it asks for is compared with what it holds before it is made.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
+import pickletools
 import re
+import tarfile
+import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from rowssl.core.errors import InputError
-from rowssl.encoders.weight_files import FILE, one_line, read_state
+from rowssl.core.files import LARGEST_CONFIG, read_json, sha256_of, write_text
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from rowssl.encoders.vit import Architecture, ViT
+
+FILE = "model.safetensors"
+
+
+# All that a pickle of plain tensors names. torch.load allows more, of which `bytearray(2**33)` takes 8 GB out of 1 kB.
+NAMED = re.compile(
+    r"collections OrderedDict|torch\._utils _rebuild_(tensor_v2|parameter)"
+    r"|torch (Float|Double|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)Storage"
+)
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file, or of a .pth file that holds a flat dictionary of them and nothing else."""
+    import torch
+
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            state = load_file(path)
+        else:
+            _check_pickles(path)
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise InputError(
+            f"{path} cannot be read as weights (a .safetensors file, or a .pth of bare tensors): {one_line(error)}"
+        ) from None
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items()
+    ):
+        raise InputError(f"{path} is not a flat dictionary of tensors: save the backbone's state_dict alone")
+    # A view may repeat one number 2**45 times, and many views may share their bytes: a copy of each would not.
+    if sum(value.numel() * value.itemsize for value in state.values()) > path.stat().st_size:
+        raise InputError(f"{path} names tensors that are larger than the file: save each as a copy of its own")
+    check_values(state, path)
+    return state
+
+
+def _check_pickles(path: Path) -> None:
+    """A ValueError unless all that torch.load would do with a .pth file is to put tensors of its size together."""
+    with contextlib.suppress(tarfile.TarError), tarfile.open(path, "r:"):
+        raise ValueError("it is a tar archive, the oldest format of PyTorch")
+    with path.open("rb") as stream:
+        zipped = stream.read(4) == b"PK\x03\x04"
+        stream.seek(0)
+        # Before PyTorch 1.6 there were five pickles in a row, and then the bytes of the tensors.
+        for pickle in _zipped_pickles(stream, path.stat().st_size) if zipped else [stream] * 5:
+            for operation, name, _ in pickletools.genops(pickle):
+                if operation.name == "GLOBAL" and not NAMED.fullmatch(str(name)):
+                    raise ValueError(f"it holds more than plain tensors (`{name}`)")
+
+
+def _zipped_pickles(stream: IO[bytes], size: int) -> list[IO[bytes]]:
+    """The pickles in an archive of torch.save; a ValueError if torch.load would read more than its `size` bytes from it."""
+    archive = zipfile.ZipFile(stream)
+    members = {
+        member.filename.lower(): member for member in archive.infolist()
+    }  # PyTorch reads `a` where `A` is asked for
+    if len(members) < len(archive.infolist()) or sum(member.file_size for member in members.values()) > size:
+        raise ValueError("its archive unpacks to more bytes than it has")
+    if not all(name.split("/data/")[1].isdecimal() for name in members if "/data/" in name):
+        raise ValueError("its archive does not number its tensors")  # `a`, `A` and so on would be copies of one
+    return [archive.open(member) for name, member in members.items() if name.endswith(".pkl")]
+
+
+def check_values(state: Mapping[str, Tensor], place: Path) -> None:
+    """An InputError that names `place` unless every tensor holds finite numbers of a kind that weights have."""
+    import torch
+
+    for name, value in state.items():
+        if value.is_complex() or (value.is_floating_point() and value.itemsize < 2):
+            raise InputError(f"{place} holds {value.dtype} in `{one_line(name)}`, which cannot be weights")
+        if value.is_floating_point() and value.numel() and not all(map(torch.isfinite, value.detach().aminmax())):
+            raise InputError(f"{place} holds values that are not finite numbers in `{one_line(name)}`")
+
+
+def stored_sizes(folder: Path) -> dict[str, int]:
+    """How many numbers each tensor in the safetensors of a Hugging Face folder has, by what their headers say."""
+    from safetensors import safe_open
+
+    index, files = folder / f"{FILE}.index.json", [folder / FILE]
+    sizes: dict[str, int] = {}
+    try:
+        if not files[0].is_file() and index.is_file():
+            names = sorted(set(read_json(index, LARGEST_CONFIG, links=True)["weight_map"].values()))
+            if any(Path(name).name != name for name in names):
+                raise ValueError("the index names a file that is not in the folder")
+            files = [folder / name for name in names]
+        for file in files:
+            if file.exists() and not file.is_file():  # safetensors would wait for a pipe
+                raise ValueError(f"{file.name} is no plain file")
+            with safe_open(file, framework="pt") as opened:  # which compares the header with the length of the file
+                sizes |= {name: prod(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+    except Exception as error:
+        raise InputError(f"{folder} cannot be loaded as an encoder: its safetensors: {one_line(error)}") from None
+    return sizes
+
+
+def one_line(said: object) -> str:
+    """The first line of what an error says, or of a name out of a file, short and fit to be shown."""
+    from rowssl.core.text import printable
+
+    lines = str(said).strip().splitlines()
+    return printable(lines[0][:160]) if lines else type(said).__name__
+
+
+def is_whole(value: Any, low: int, high: int) -> bool:
+    """An int, and no bool, within these limits: how a number of untrusted input is checked before it is used."""
+    return type(value) is int and low <= value <= high
+
 
 # The parameters that tell the sizes of a ViT, and how many dimensions each has; the last two are not in every model.
 TELLING = {"cls_token": 3, "pos_embed": 3, "patch_embed.proj.weight": 4, "blocks.0.mlp.fc1.weight": 2, "norm.weight": 1}
 TELLING_IF_THERE = {"register_tokens": 3, "reg_token": 3}
-WIDEST, DEEPEST = 2**16, 512  # far more than any encoder has: to build more for a stranger would only take long
+WIDEST, DEEPEST = 2**16, 512  # far more than any encoder has: to build more for untrusted input would only take long
 
 
 @dataclass(frozen=True)
@@ -158,12 +271,6 @@ def working_now() -> list[str]:
     return [*here, *rest, "a path to a .safetensors file or a Hugging Face folder"]
 
 
-def file_sha256(path: Path) -> str:
-    """The sha256 of a file in hex."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def verify(path: Path, key: str, *, expected: str | None = None) -> str:
     """Check a file against `expected`, else against the lock file or Hugging Face's cache; record it if new."""
     lock = cache_dir() / "sha256.json"
@@ -173,18 +280,15 @@ def verify(path: Path, key: str, *, expected: str | None = None) -> str:
         locked = {}
     blob = path.resolve().name  # Hugging Face's cache names a large file by its sha256
     expected = expected or locked.get(key) or (blob if re.fullmatch("[0-9a-f]{64}", blob) else None)
-    found = file_sha256(path)
+    found = sha256_of(path)
     if expected is not None and found != expected.lower():
         raise InputError(
             f"{path} has sha256 {found} where {expected} is expected: delete it and fetch it again"
             + (f", or remove `{key}` from {lock} if you trust the new file" if locked.get(key) == expected else "")
         )
     if locked.get(key) != found:
-        with contextlib.suppress(OSError):  # a read-only cache still verifies against the pinned sums
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            partial = lock.with_suffix(f".{os.getpid()}")
-            partial.write_text(json.dumps({**locked, key: found}, indent=1, sort_keys=True))
-            os.replace(partial, lock)
+        with contextlib.suppress(InputError):  # a read-only cache still verifies against the pinned sums
+            write_text(lock, json.dumps({**locked, key: found}, indent=1, sort_keys=True))
     return found
 
 
@@ -257,7 +361,7 @@ def infer_architecture(state: dict[str, Tensor], path: Path) -> Architecture:
 
 
 def _shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter, from a ViT of one block: all of them are alike, and a stranger may name many."""
+    """The shape of every parameter, from a ViT of one block: all of them are alike, and untrusted input may name many."""
     import torch
 
     from rowssl.encoders.vit import ViT

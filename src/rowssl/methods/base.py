@@ -97,7 +97,7 @@ class Method(nn.Module):
         first = error.errors()[0]
         name, fields = str(first["loc"][0]), cls.Options.model_fields
         if name not in fields:
-            return f"Method {cls.name} has no option '{name}': choose among {', '.join(sorted(fields))}."
+            return f"Method {getattr(cls, 'name', cls.__name__)} has no option '{name}': choose among {', '.join(sorted(fields))}."
         if get_origin(fields[name].annotation) is Literal:
             choices = ", ".join(map(str, get_args(fields[name].annotation)))
             return f"Option {name} must be one of {choices}, not {first['input']!r}."
@@ -301,7 +301,7 @@ class HeadPrior(nn.Module):
 
 
 def true_prior_of_heads(heads: Tensor, truth: Tensor, n_old: int, n_classes: int) -> Tensor:
-    """Share of the rows that each head should answer for: predicted heads (N,), true classes (N,) -> (C,), sums to 1.
+    """True share of the rows of each head: predicted heads (N,), true classes (N,) -> (C,), sums to 1.
 
     A known head is its class; novel heads are matched to novel classes by overlap. A head with no class is given half a row,
     so that the logarithm of the prior stays finite.

@@ -203,7 +203,7 @@ def plain_centroids(x: Tensor, target: Tensor, n_old: int, n_classes: int, seed:
 
 
 def nearest_centroid(x: Tensor, centroids: Tensor) -> Tensor:
-    """The centroid with the largest cosine, (N,); a direction of zero is nobody's."""
+    """The centroid with the largest cosine, (N,); a direction of zero is never the nearest."""
     gone = torch.where(centroids.norm(dim=1) > 0, 0.0, -2.0)
     parts = [torch.addmm(gone, part.float(), centroids.T).argmax(1) for part in x.split(PIECE)]
     return torch.cat(parts)

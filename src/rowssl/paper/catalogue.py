@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from rowssl.paper import claims, claims_dts
-from rowssl.paper.data_sets import (
+from rowssl.paper import claims
+from rowssl.paper.spec import (
     BALANCED,
     CUB,
+    FREQUENCY,
     HERBARIUM,
     HERBARIUM_MISMATCH,
     IMAGENET,
     IMAGENET_MISMATCH,
+    INDUCTIVE,
+    MAIN,
     MATCH,
     MATCH_10,
     MISMATCH,
     MISMATCH_10,
     SPLIT_1,
+    Block,
+    Data,
+    Item,
+    Line,
 )
-from rowssl.paper.spec import FREQUENCY, INDUCTIVE, MAIN, Block, Data, Item, Line
 
 ALL = ("kmeans", "orca", "gcd", "trssl", "opencon", "promptcal", "simgcd", "bacon", "dts")
 SEVEN = ("kmeans", "orca", "gcd", "trssl", "simgcd", "bacon", "dts")
@@ -90,7 +96,7 @@ TABLES = (
             Line("dts", "tau=estimated prior", {"temperature": "estimated_prior"}),
             Line("dts", "tau=true prior", {"temperature": "true_prior"}),
             Line("dts", "tau=density"),
-        )),), INDUCTIVE, claims=claims_dts.TEMPERATURE,
+        )),), INDUCTIVE, claims=claims.TEMPERATURE,
     ),
     Item(
         "ablation_uncertainty", "What stands for the class uncertainty", "Table D.2",
@@ -99,13 +105,13 @@ TABLES = (
             Line("dts", "u=estimated prior", {"uncertainty": "estimated_prior"}),
             Line("dts", "u=true prior", {"uncertainty": "true_prior"}),
             Line("dts", "u=tailedness std"),
-        )),), INDUCTIVE, claims=claims_dts.UNCERTAINTY,
+        )),), INDUCTIVE, claims=claims.UNCERTAINTY,
     ),
     Item("components", "Parts of DTS on CIFAR-100-LT", "Table D.3", (Block(MATCH, COMPONENTS),), INDUCTIVE,
-         claims=claims_dts.components("CIFAR-100-LT"), note=COMPONENT_NOTE),
+         claims=claims.components("CIFAR-100-LT"), note=COMPONENT_NOTE),
     Item(
         "components_cub", "Parts of DTS on CUB-200-LT", "Section D.4, text", (Block(CUB, COMPONENTS),), INDUCTIVE,
-        claims=claims_dts.components("CUB-200-LT"),
+        claims=claims.components("CUB-200-LT"),
         note=f"{COMPONENT_NOTE} The paper states differences on CUB-200-LT in words, without a table or the imbalance ratio; "
         "it is 2 here.",
     ),
@@ -117,10 +123,10 @@ TABLES = (
             Line("simgcd", "C unknown", classes="double"),
             Line("bacon", "C unknown", classes="search"),
             Line("dts", "C unknown", per_class={"n_prototypes": 1}, classes="double"),
-            Line("dts", claims_dts.IDLE, {"u_empty": "zero"}, per_class={"n_prototypes": 1}, classes="double",
+            Line("dts", claims.IDLE, {"u_empty": "zero"}, per_class={"n_prototypes": 1}, classes="double",
                  marked=False),
             *(Line(name, "C known", paper=DEFAULT, marked=False) for name in ("gcd", "bacon", "dts")),
-        )),), (("C_hat", ""), *MAIN), claims=claims_dts.UNKNOWN,
+        )),), (("C_hat", ""), *MAIN), claims=claims.UNKNOWN,
         note="GCD and BaCon get the number that GCD's search finds on the encoder's features, which is one for both and lies "
         "between the number of known classes and four times that; the others get twice the true number of heads, and C_hat "
         "counts those that some training image chooses. DTS keeps as many prototypes as there are classes, as the authors' "
@@ -134,7 +140,7 @@ TABLES = (
             Line("dts", "M=200", per_class={"n_prototypes": 2}),
             Line("dts", "M=300", per_class={"n_prototypes": 3}),
             Line("dts", "M=100"),
-        )),), claims=claims_dts.PROTOTYPES,
+        )),), claims=claims.PROTOTYPES,
     ),
 )  # fmt: skip
 
@@ -146,7 +152,7 @@ def _curve(name: str, symbol: str, option: str, values: tuple[float, ...], usual
         else Line("dts", f"{symbol}={value:g}", {option: value})
         for value in values
     )  # fmt: skip
-    found = claims_dts.curve(symbol, values, usual, source)
+    found = claims.curve(symbol, values, usual, source)
     columns = INDUCTIVE[:3]
     return Item(name, f"In-bACC over {symbol}", source, (Block(MATCH, lines),), columns, "curve", found, axis=symbol)
 
@@ -160,7 +166,7 @@ FIGURES = (
             Line("dts", "score=instance", {"score": "instance"}),
             Line("dts", "score=loss", {"score": "loss"}),
         )),), tuple(("phi, last epoch", group) for group in PHI),
-        "phi", claims_dts.TAIL, train={"evaluate_every": 5},
+        "phi", claims.TAIL, train={"evaluate_every": 5},
         note="phi is how often a group occurs among the tenth of the training images with the lowest density, over how often "
         "it occurs at all; 1 is chance. Tail: classes of at most the median size. Each score trains a model of its own, because "
         "it also sets tau and u: the lines differ in what is trained as well as in what is measured.",
@@ -172,7 +178,7 @@ FIGURES = (
     Item(
         "tsne", "Features of the encoder, GCD, SimGCD and DTS", "Figure H.1",
         (Block(MATCH, (Line("kmeans", "encoder"), Line("gcd"), Line("simgcd"), Line("dts"))),),
-        (("silhouette", "test"), ("silhouette", "unlabelled")), "tsne", claims_dts.TSNE,
+        (("silhouette", "test"), ("silhouette", "unlabelled")), "tsne", claims.TSNE,
         note="The encoder's features are those that k-means works on. Silhouette, between -100 and 100, of the true classes by "
         "cosine distance on the images drawn, up to 40 of each of 10 known and 10 novel classes: a number for what the paper "
         "reads off the picture.",

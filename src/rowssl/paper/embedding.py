@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
-from rowssl.bench.sample import read_sample
+from rowssl.bench.cell import read_sample
 
 PERPLEXITY = 30.0
 
@@ -24,13 +23,13 @@ def silhouettes(folder: Path) -> dict[str, float]:
 
 
 def in_two_dimensions(feature: np.ndarray, *, seed: int = 0) -> tuple[np.ndarray, str]:
-    """t-SNE where openTSNE is installed and there are rows enough, else principal components: (n, d) -> (n, 2), and which."""
+    """t-SNE where there are rows enough, else principal components: (n, d) -> (n, 2), and which."""
     from sklearn.decomposition import PCA
 
     if len(feature) < 3:
         return np.zeros((len(feature), 2)), "nothing"
     components = PCA(min(50, *feature.shape), svd_solver="full").fit_transform(feature)
-    if find_spec("openTSNE") is None or len(feature) < 20:
+    if len(feature) < 20:
         return components[:, :2], "PCA"
     from openTSNE import TSNE
 

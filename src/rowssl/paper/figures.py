@@ -6,16 +6,15 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from rowssl.bench.cell import CLASSES, ROWS, read_sample
 from rowssl.bench.charts import bars_svg
 from rowssl.bench.results import Row
-from rowssl.bench.sample import CLASSES, ROWS, read_sample
 from rowssl.paper.page import displayed, shortened
 from rowssl.paper.plan import Settings, data_content
-from rowssl.paper.rows import SMALL, Finished, PaperNumbers, shown_method
 from rowssl.paper.spec import Item, profile_name
-from rowssl.paper.svg import COLOURS, Cloud, Curve, clouds_svg, lines_svg
-
-BLUE, ORANGE, GREY = "#2d6ba9", "#c0611c", "#5f6b76"
+from rowssl.paper.verdicts import SMALL, Finished, PaperNumbers, shown_method
+from rowssl.report.charts import SERIES, Cloud, Curve, lines, scatter
+from rowssl.report.profiles import size_picture
 
 
 def pictures(
@@ -61,7 +60,7 @@ def _over_seeds(
 def curves(item: Item, rows: Sequence[Row], numbers: PaperNumbers, done: Sequence[Finished]) -> dict[str, str]:
     """In-bACC over one option, with the spread over seeds and the value that is the default."""
     drawn = []
-    for group, colour in (("All", GREY), ("Old", BLUE), ("New", ORANGE)):
+    for group, colour in (("All", "grey"), ("Old", "known"), ("New", "novel")):
         points: dict[float, list[float]] = {}
         for row in rows:
             if (row["metric"], row["group"]) == ("In-bACC", group):
@@ -73,7 +72,7 @@ def curves(item: Item, rows: Sequence[Row], numbers: PaperNumbers, done: Sequenc
     title = f"In-bACC over {item.axis}, {dataset} ({rows[0]['encoder']})" if rows else item.title
     marked = float(usual.partition("=")[2]) if usual else None
     return {
-        f"{item.name}.svg": lines_svg(
+        f"{item.name}.svg": lines(
             title, drawn, across=f"{item.axis} (evenly spaced)", up="In-bACC, percent", even=True, marked=marked
         )
     }
@@ -92,13 +91,13 @@ def phi_curves(item: Item, rows: Sequence[Row], numbers: PaperNumbers, done: Seq
         return Curve(name, x, y, spread, colour, dashed)
 
     ways = [
-        curve(f"{score}, {group}", score, group, COLOURS[place], group == "head")
+        curve(f"{score}, {group}", score, group, SERIES[place], group == "head")
         for place, score in enumerate(("loss", "instance", "prototype"))
         for group in ("tail", "head")
     ]
     kinds = [
         curve(f"{kind} {group}", "prototype", f"{group}_{kind}", colour, group == "head")
-        for kind, colour in (("known", BLUE), ("novel", ORANGE))
+        for kind, colour in (("known", "known"), ("novel", "novel"))
         for group in ("tail", "head")
     ]
     where = f"{rows[0]['dataset']} ({rows[0]['encoder']})" if rows else ""
@@ -108,7 +107,7 @@ def phi_curves(item: Item, rows: Sequence[Row], numbers: PaperNumbers, done: Seq
 
 
 def _lines(title: str, drawn: Sequence[Curve]) -> str:
-    return lines_svg(title, [c for c in drawn if c.x], across="epoch", up="phi", level=(1.0, "chance"))
+    return lines(title, [c for c in drawn if c.x], across="epoch", up="phi", level=(1.0, "chance"))
 
 
 def clouds(item: Item, rows: Sequence[Row], numbers: PaperNumbers, done: Sequence[Finished]) -> dict[str, str]:
@@ -131,7 +130,7 @@ def clouds(item: Item, rows: Sequence[Row], numbers: PaperNumbers, done: Sequenc
         drawn.append((words, panels))
     where = f"{rows[0]['dataset']} ({rows[0]['encoder']}), seed {seed}" if rows else ""
     some = f"; {CLASSES} known and {CLASSES} novel classes at the most, {ROWS} images of each"
-    return {"tsne.svg": clouds_svg(f"{how} of features, {where}", drawn, some)}
+    return {"tsne.svg": scatter(f"{how} of features, {where}", drawn, some)}
 
 
 def profiles(item: Item, settings: Settings) -> dict[str, str]:
@@ -140,14 +139,14 @@ def profiles(item: Item, settings: Settings) -> dict[str, str]:
     from rowssl.core.errors import InputError
     from rowssl.data.problem import load_problem
 
-    found = {}
+    found: dict[str, str] = {}
     for block in item.blocks:
         try:
             problem = load_problem(DataConfig.model_validate(data_content(block.data, settings)))
         except InputError:
             continue  # the page says which are missing
-        if problem.profile_svg:
-            found[profile_name(block.data)] = problem.profile_svg
+        if (sizes := problem.class_sizes()) is not None:
+            found[profile_name(block.data)] = size_picture(sizes)
     return found
 
 

@@ -6,13 +6,23 @@ from collections.abc import Callable, Sequence
 
 from rowssl.bench.grid import epoch_seconds
 from rowssl.bench.published import SOURCE
-from rowssl.bench.results import Column, Entry, Row, Section, Stat, Summary, summarise
-from rowssl.bench.tables import Entries, comparison_table, latex_table, markdown_table
+from rowssl.bench.results import (
+    Column,
+    Entries,
+    Entry,
+    Row,
+    Section,
+    Stat,
+    Summary,
+    comparison_table,
+    latex_table,
+    markdown_table,
+    summarise,
+)
 from rowssl.paper.plan import Settings
-from rowssl.paper.rows import Finished, PaperNumbers, shown_method
 from rowssl.paper.spec import Item, profile_name
 from rowssl.paper.splits import CLASSES, IMAGES, TESTS
-from rowssl.paper.verdicts import CONFIDENCE, Verdict, summary
+from rowssl.paper.verdicts import CONFIDENCE, Finished, PaperNumbers, Verdict, shown_method, summary
 
 LEVELS = ("C_hat", "phi")  # where more is not better
 

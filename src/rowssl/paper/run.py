@@ -6,19 +6,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rowssl.bench.cell import open_sample
 from rowssl.bench.engine import Failure, run_cells
 from rowssl.bench.grid import Cell
 from rowssl.bench.results import Row, to_csv
-from rowssl.bench.sample import open_sample
 from rowssl.core.console import err
 from rowssl.core.errors import InputError
+from rowssl.core.files import write_text
 from rowssl.paper.figures import pictures, write_pictures
-from rowssl.paper.listing import missing_data
 from rowssl.paper.page import claims_page, latex_page, results_page
-from rowssl.paper.plan import Planned, Settings, class_number, planned
-from rowssl.paper.rows import Finished, PaperNumbers, comparison_csv, curve_of, finished, item_rows
+from rowssl.paper.plan import Planned, Settings, class_number, missing_data, planned
 from rowssl.paper.spec import Item
-from rowssl.paper.verdicts import Verdict, judge, summary
+from rowssl.paper.verdicts import (
+    Finished,
+    PaperNumbers,
+    Verdict,
+    comparison_csv,
+    curve_of,
+    finished,
+    item_rows,
+    judge,
+    summary,
+)
 
 
 @dataclass(frozen=True)
@@ -101,8 +110,6 @@ def write_item(
     item: Item, plans: Sequence[Planned], done: Sequence[Finished], settings: Settings, failures: Sequence[Failure] = ()
 ) -> Reproduced:
     """OUT/NAME: results.csv, comparison.csv, results.md, results.tex, claims.md and pictures."""
-    from rowssl.core.files import write_text
-
     folder = settings.out / item.name
     rows, numbers = item_rows(item, done, settings), PaperNumbers(item)
     classes = class_number(item.blocks[0].data, settings) if item.claims else 0
@@ -129,8 +136,6 @@ def write_item(
 
 def write_index(made: Sequence[Reproduced], settings: Settings) -> Path:
     """OUT/reproduce.md: what is in this folder, and how many of the paper's claims held; other names keep their lines."""
-    from rowssl.core.files import write_text
-
     path = settings.out / "reproduce.md"
     before = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     lines = {line.split("]")[0].removeprefix("| ["): line for line in before if line.startswith("| [")}

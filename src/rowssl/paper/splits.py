@@ -15,8 +15,7 @@ import numpy as np
 from rowssl.core.errors import InputError
 from rowssl.data.benchmarks import load_benchmark
 from rowssl.data.class_lists import BACON_IMAGENET100_SIZES, CLASS_COUNTS, SSB_CUB_KNOWN
-from rowssl.data.split_file import Split
-from rowssl.data.splits import make_split
+from rowssl.data.splits import Split, make_split
 from rowssl.data.table import Table
 from rowssl.paper.spec import Data
 

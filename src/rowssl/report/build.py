@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import platform
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from rowssl import __version__
 from rowssl.core.errors import ImageError
 from rowssl.data.images import data_uri, thumbnail
-from rowssl.report.layout import principal
 from rowssl.report.page import ClassCard, ReportData
 from rowssl.runs.answers import Answers, mean_confidence, typical_rows
+from rowssl.runs.layout import principal
+from rowssl.runs.run import RECLUSTERED
 
 if TYPE_CHECKING:
     from rowssl.evaluation import Evaluation
-    from rowssl.runs.fit import Run
-    from rowssl.runs.run import StoredRun
+    from rowssl.runs.run import Run
 
 SHOWN = 12  # pictures per gallery
 PIECE = 16_384  # rows looked at together
 
 
-def build_report(run: Run | StoredRun, review: np.ndarray, *, title: str | None = None) -> ReportData:
-    """Class cards, map, metrics and facts of a run."""
+def build_report(run: Run, *, title: str | None = None) -> ReportData:
+    """Class cards, map, metrics and facts of a run; its accuracies are those of the classes as edited, as its confusion is."""
     problem, answers = run.problem, run.answers
     shown = [h for h in range(len(run.names.ids)) if h < run.names.n_old or len(answers.rows_of(h))]
     labelled = problem.labelled_counts(len(run.names.ids))
@@ -44,13 +42,13 @@ def build_report(run: Run | StoredRun, review: np.ndarray, *, title: str | None 
         row_tailedness=None if answers.tailedness is None else answers.tailedness.tolist(),
         positions=principal(answers.feature) if answers.place is None else answers.place,
         thumbnail=lambda row: _picture(run, row),
-        review=tuple(int(row) for row in review),
-        metrics=run.metrics if evaluation else None,
+        review=tuple(int(row) for row in run.review),
+        metrics=_measured(evaluation) if evaluation else None,
         curves=run.curves or None,
-        confusion=None if evaluation is None else _confusion(evaluation),
+        confusion=_confusion(evaluation) if evaluation else None,
         class_names_truth=problem.class_names if evaluation else None,
         skipped=[(s.name, s.reason) for s in problem.table.skipped],
-        profile_svg=problem.profile_svg,
+        sizes=run.trained.problem.class_sizes(),
         trust=run.metrics,
     )
 
@@ -59,12 +57,12 @@ def _found(method: str) -> str:
     return "What was found" if method == "auto" else f"What {method.upper()} found"
 
 
-def _card(run: Run | StoredRun, head: int, centres: np.ndarray, labelled: int, confidence: float) -> ClassCard:
+def _card(run: Run, head: int, centres: np.ndarray, labelled: int, confidence: float) -> ClassCard:
     answers, names, evaluation = run.answers, run.names, run.evaluation
     rows = answers.rows_of(head)
     doubt = rows[np.argsort(answers.confidence[rows], kind="stable")[:SHOWN]]
     recall = matched = None
-    if evaluation is not None:
+    if evaluation:
         true = int(evaluation.user_class_of[head])  # a known class keeps its name
         if true >= 0:
             matched = run.problem.class_names[true]
@@ -87,13 +85,19 @@ def _card(run: Run | StoredRun, head: int, centres: np.ndarray, labelled: int, c
     )
 
 
+def _measured(evaluation: Evaluation) -> dict[str, Any]:
+    """The numbers there are; clusters of the test set by itself are those of the fit, so an edited run has no number of them."""
+    metrics = evaluation.metrics
+    return {name: value for name, value in metrics.items() if name != RECLUSTERED or value.get("all") is not None}
+
+
 def _confusion(evaluation: Evaluation) -> np.ndarray:
     """Of the test rows, or of the unlabelled ones where there are none."""
     tested = evaluation.user_confusion["test"]
     return tested if tested.any() else evaluation.user_confusion["train"]
 
 
-def _directions(run: Run | StoredRun) -> np.ndarray:
+def _directions(run: Run) -> np.ndarray:
     """Unit mean feature of every class, (C, d); zero for one without rows."""
     answers = run.answers
     sums = torch.zeros(len(run.names.ids), answers.feature.shape[1])
@@ -111,30 +115,10 @@ def _borderline(answers: Answers, rows: np.ndarray, centres: np.ndarray) -> np.n
     return rows[np.argsort(-closeness, kind="stable")[:SHOWN]]
 
 
-def _picture(run: Run | StoredRun, row: int) -> str | None:
+def _picture(run: Run, row: int) -> str | None:
     if not run.problem.table.has_images:
         return None
     try:
         return data_uri(thumbnail(run.problem.table.image(row)))
     except ImageError:
         return None
-
-
-def run_facts(run: Run) -> dict[str, str]:
-    """What was run: method, encoder, data, versions."""
-    config, problem = run.config, run.problem
-    facts = {
-        "method": config.method.name + "".join(f", {k}={v}" for k, v in config.method.options.items()),
-        "encoder": run.features.choice,
-        "classes": f"{run.metrics['classes']['heads']}, {run.metrics['classes']['how']}",
-        "seed": str(config.seed),
-        "rows": f"{len(problem.table):,}, of which {int((problem.targets >= 0).sum()):,} labelled",
-        "data": problem.table.source or str(config.data.name),
-        "data fingerprint": problem.table.fingerprint()[:16],
-        "map": run.answers.placed_by,
-        "seconds": f"{run.seconds:.1f}",
-        "versions": f"rowssl {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
-    }
-    if problem.recipe:
-        facts["split"] = ", ".join(f"{key} {value}" for key, value in problem.recipe.items() if value not in (None, ""))
-    return {key: value for key, value in facts.items() if value}

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rowssl.core.files import write_text
-from rowssl.report import charts, classes, metrics, scatter, thumbnails, trust
-from rowssl.report.markup import clean, count, escape, json_for_script, section
+from rowssl.data.profiles import ClassSizes
+from rowssl.report import sections, thumbnails
+from rowssl.report.format import clean, count, finite, percent
+from rowssl.report.templating import draw
+from rowssl.report.thumbnails import Pictures
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 REPORT_BYTES = 14_500_000  # the aim for the whole file; see `pictures` for what gives way
 PLACE_BYTES = 130  # markup of one place that shows a picture, without the name of the row
-SKIPPED_OPEN = 10
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,28 @@ class ClassCard:
     recall: float | None = None
     matched_to: str | None = None
 
+    @property
+    def kind(self) -> str:
+        """`known` or `novel`, in words and as CSS class."""
+        return "known" if self.known else "novel"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One row as galleries show it: `card` is its class, `issue` the class that its picture speaks for against its label."""
+
+    name: str
+    position: int
+    card: ClassCard | None
+    labelled: bool
+    confidence: float
+    issue: ClassCard | None
+
+    @property
+    def file(self) -> str:
+        """The name without its folders."""
+        return self.name.replace("\\", "/").rsplit("/", 1)[-1]
+
 
 @dataclass(frozen=True)
 class ReportData:
@@ -71,7 +93,7 @@ class ReportData:
     confusion : (C, C+1) counts, truth by assigned; the last column is what was assigned to no true class.
     class_names_truth : names of the lines of `confusion`.
     skipped : unreadable files and the reason.
-    profile_svg : picture of the class sizes, a complete SVG document.
+    sizes : true class sizes, where the truth is known.
     trust : what metrics.json says of the answer itself: `tried`, `expected`, `reliability`, `problem`.
     """
 
@@ -91,9 +113,38 @@ class ReportData:
     confusion: np.ndarray | None
     class_names_truth: Sequence[str] | None
     skipped: Sequence[tuple[str, str]] = ()
-    profile_svg: str | None = None
+    sizes: ClassSizes | None = None
     trust: dict[str, Any] | None = None
     row_issue: Sequence[int | None] | None = None
+
+    def by_size(self) -> list[tuple[int, ClassCard]]:
+        """(position, card), largest class first, ties by name so that the order never changes between runs."""
+        return sorted(enumerate(self.classes), key=lambda item: (-item[1].size, item[1].name, item[0]))
+
+    def card(self, position: int | None) -> ClassCard | None:
+        """The class at a position, if there is one."""
+        return self.classes[position] if position is not None and 0 <= position < len(self.classes) else None
+
+    def member(self, row: int) -> Member:
+        """A row with what is known of it."""
+        position = int(self.row_class[row])
+        issue = None if self.row_issue is None else self.row_issue[row]
+        labelled = bool(self.row_known_label[row])
+        confidence = self.row_confidence[row]
+        return Member(str(self.row_names[row]), position, self.card(position), labelled, confidence, self.card(issue))
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """What metrics.json says of the answer; it is untrusted input and may be anything."""
+        return self.trust if isinstance(self.trust, dict) else {}
+
+    @property
+    def expected(self) -> tuple[float, float, float] | None:
+        """Lower bound, mean and upper bound of the percentage that is expected to be right."""
+        found = self.stated.get("expected")
+        found = found if isinstance(found, dict) else {}
+        low, middle, high = (finite(found.get(key)) for key in ("low", "expected", "high"))
+        return None if low is None or middle is None or high is None else (low, middle, high)
 
 
 def write_report(data: ReportData, path: Path) -> Path:
@@ -135,7 +186,7 @@ def check(data: ReportData) -> None:
 
 def render(data: ReportData) -> str:
     """The whole page as text: first without pictures, to learn how many bytes are left for them."""
-    bare = assemble(data, thumbnails.Pictures())
+    bare = assemble(data, Pictures())
     places = sum(thumbnails.STRIP + sum(map(len, thumbnails.galleries(data, card))) for card in data.classes)
     places += len(data.review[: thumbnails.REVIEW_ROWS]) + len(data.row_names) // 20  # and the numbers of the tiles
     name = sum(len(str(name)) for name in data.row_names) // max(len(data.row_names), 1)
@@ -144,65 +195,71 @@ def render(data: ReportData) -> str:
     return assemble(data, shown) if shown else bare
 
 
-def assemble(data: ReportData, shown: thumbnails.Pictures) -> str:
+@dataclass(frozen=True)
+class Part:
+    """A section that has something to show."""
+
+    name: str
+    title: str
+    lead: str
+    body: str
+
+
+def assemble(data: ReportData, pictures: Pictures) -> str:
     """The page around these pictures."""
-    assets = files("rowssl.report")
-    style, script = (assets.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     parts = [
-        section("classes", "Classes", classes.long_tail(data) + classes.class_table(data, shown)),
-        section("map", "Map", scatter.map_section(data, shown), "Neighbours on the map look alike to the model."),
-        section("review", "To review", classes.review(data, shown), "Most doubtful first: a look at these helps most."),
-        section("metrics", "Against the truth", metrics.metrics_section(data)),
-        section("trust", "How sure", trust.trust_section(data.trust, classes.noun(shown))),
-        section("training", "Training", charts.training_curves(data.curves)),
-        section("sizes", "Class sizes", profile(data.profile_svg)),
-        section("run", "What was run", facts(data.facts)),
-        section("unreadable", "Unreadable files", skipped(data.skipped), "Left out of everything above."),
+        Part(module.__name__.rpartition(".")[2], module.TITLE, module.LEAD, body)
+        for module in sections.found()
+        if (body := module.render(data, pictures))
     ]
-    anchors = ("classes", "map", "review", "metrics", "trust", "training", "sizes", "run", "unreadable")
-    links = "".join(
-        f'<a href="#{anchor}">{"How sure" if anchor == "trust" else anchor.capitalize()}</a>'
-        for anchor, part in zip(anchors, parts, strict=True)
-        if part
-    )
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
-        f"<title>{escape(data.title)}</title>\n<style>\n{style}</style>\n<style>\n{shown.css()}\n</style>\n</head>\n"
-        f"<body>\n<header><h1>{escape(data.title)}</h1>"
-        f'<p class="summary">{escape(classes.summary(data, shown))}</p>{classes.warning(data)}'
-        f"{classes.headline(data, shown)}</header>\n"
-        f'<nav aria-label="Parts of this page"><div>{links}</div></nav>\n<main>\n{"".join(parts)}</main>\n'
-        "<footer>Made by rowssl. This file is complete in itself: it loads nothing from the network.</footer>\n"
-        f'<script type="application/json" id="data">{json_for_script(scatter.map_data(data, shown))}</script>\n'
-        f"<script>\n{script}</script>\n</body>\n</html>\n"
+    problem = data.stated.get("problem")
+    return draw(
+        "page.html",
+        policy=POLICY,
+        data=data,
+        pictures=pictures,
+        parts=parts,
+        problem=problem if isinstance(problem, str) else "",
+        summary=summary(data, pictures),
+        headline=headline(data, pictures),
     )
 
 
-def profile(svg: str | None) -> str:
-    """The picture of class sizes as an image: nothing inside it can run, and it cannot reach the network."""
-    if not svg:
-        return ""
-    if "xmlns=" not in svg:
-        svg = svg.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
-    encoded = base64.b64encode(clean(svg).encode("utf-8")).decode("ascii")
-    return f'<img class="profile" alt="Class sizes, known and novel" src="data:image/svg+xml;base64,{encoded}">'
+def summary(data: ReportData, pictures: Pictures) -> str:
+    """`10 classes found in 1,234 images: 5 known, 5 novel.`"""
+    known = sum(card.known for card in data.classes)
+    novel = len(data.classes) - known
+    split = "all known" if not novel else "all novel" if not known else f"{known:,} known, {novel:,} novel"
+    rows = count(len(data.row_names), pictures.noun)
+    return f"{count(len(data.classes), 'class', 'classes')} found in {rows}: {split}."
 
 
-def facts(entries: dict[str, str]) -> str:
-    """Names and values of the run."""
-    lines = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in entries.items())
-    return f'<dl class="facts">{lines}</dl>' if lines else ""
-
-
-def skipped(entries: Sequence[tuple[str, str]]) -> str:
-    """Files that could not be read, and why."""
-    if not entries:
-        return ""
-    lines = "".join(f"<li><code>{escape(name)}</code><span>{escape(reason)}</span></li>" for name, reason in entries)
-    body = f'<ul class="skipped">{lines}</ul>'
-    if len(entries) > SKIPPED_OPEN:
-        body = f'<details class="more"><summary>{count(len(entries), "file")}</summary>{body}</details>'
-    return body
+def headline(data: ReportData, pictures: Pictures) -> list[tuple[str, str, str]]:
+    """The few numbers a person looks for first: number, what it is, and more about it in small."""
+    known = sum(card.known for card in data.classes)
+    sizes = [card.size for card in data.classes if card.size > 0]
+    free = [value for value, labelled in zip(data.row_confidence, data.row_known_label, strict=True) if not labelled]
+    confidences = [value for value in map(finite, free) if value is not None]
+    labelled = sum(map(bool, data.row_known_label))
+    images = f"{pictures.noun}s"
+    tiles = [
+        (f"{len(data.row_names):,}", images, f"{labelled:,} labelled"),
+        (f"{len(data.classes):,}", "classes", f"{known:,} known, {len(data.classes) - known:,} novel"),
+    ]
+    if sizes:
+        ratio = f"{max(sizes) / min(sizes):.0f}\u202f:\u202f1"
+        tiles.append((ratio, "largest to smallest", f"{max(sizes):,} to {min(sizes):,}"))
+    if data.expected is not None:
+        low, middle, high = data.expected
+        tiles.append((f"{middle:.0f}\u202f%", "expected right", f"{low:.0f} to {high:.0f}\u202f%, from hidden classes"))
+    elif confidences:
+        mean = percent(sum(confidences) / len(confidences))
+        tiles.append((mean, "mean confidence", f"over unlabelled {images}"))
+    for key, label, basis in (("in_bacc", "In-bACC", "on unseen images"), ("tr_bacc", "Tr-bACC", "on unlabelled rows")):
+        value = finite(((data.metrics or {}).get(key) or {}).get("all"))
+        if value is not None:
+            tiles.append((f"{value:.1f}\u202f%", label, basis))
+            break
+    issues = sum(position is not None for position in data.row_issue or ())
+    small = f"{count(issues, 'label')} in doubt" if issues else f"most doubtful {images}"
+    return [*tiles, (f"{len(data.review):,}", "to review", small)]

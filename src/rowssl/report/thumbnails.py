@@ -29,7 +29,6 @@ import numpy as np
 
 from rowssl.core.console import track
 from rowssl.core.errors import InputError
-from rowssl.report.markup import escape
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -59,23 +58,20 @@ class Pictures:
     def __bool__(self) -> bool:
         return bool(self.full or self.tile)
 
-    def css(self) -> str:
-        """One rule for every picture."""
-        rules = [f".t{row}{{background-image:url({uri})}}" for row, uri in self.full.items()]
-        rules += [f".s{i}{{background-image:url({uri})}}" for i, uri in enumerate(self.sheets)]
-        return "\n".join(rules)
+    @property
+    def noun(self) -> str:
+        """What a row is called: an image, or a row of embeddings."""
+        return "image" if self else "row"
 
-    def show(self, row: int, name: str, extra: str = "") -> str:
-        """An element that shows the picture of a row; a quiet placeholder when it has none."""
-        label = f'role="img" aria-label="{escape(name)}"' if name else 'aria-hidden="true"'
+    def place(self, row: int) -> tuple[str, str]:
+        """CSS classes and style of the element that shows the picture of a row; `none` where it has no picture."""
         if row in self.full:
-            return f'<span class="pic t{row}{extra}" {label}></span>'
+            return f"t{row}", ""
         if row in self.tile:
             sheet, place = divmod(self.tile[row], GRID * GRID)
             y, x = divmod(place, GRID)
-            at = f"background-position:{100 * x / (GRID - 1):.3f}% {100 * y / (GRID - 1):.3f}%"
-            return f'<span class="pic tile s{sheet}{extra}" style="{at}" {label}></span>'
-        return f'<span class="pic none{extra}" {label}></span>'
+            return f"tile s{sheet}", f"background-position:{100 * x / (GRID - 1):.3f}% {100 * y / (GRID - 1):.3f}%"
+        return "none", ""
 
 
 def collect(data: ReportData, budget: int = PICTURE_BYTES) -> Pictures:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rowssl.core.errors import ImageError
 from rowssl.core.files import write_text
+from rowssl.core.frame import SHOWN, Frame
 from rowssl.data.feed import Source, let_go
+from rowssl.data.images import data_uri, thumbnail
 from rowssl.data.problem import Problem
 from rowssl.methods.base import Method
 from rowssl.runs.label_issues import label_issues
@@ -190,29 +193,112 @@ def typical_rows(answers: Answers, head: int, count: int = 12) -> np.ndarray:
     return rows[np.argsort(-(members @ members.mean(0)), kind="stable")[:count]]
 
 
-def write_classes(path: Path, problem: Problem, answers: Answers, names: ClassIds) -> None:
-    """classes.csv: class, name, known or novel, size, labelled, confidence, tailedness, representatives; largest first.
+@dataclass(frozen=True)
+class ClassRow:
+    """A class as people see it.
 
-    The confidence is the mean over the unlabelled rows: of labelled ones there is nothing to be unsure of.
+    Attributes
+    ----------
+    id, name, known
+        The stable id; the name a person gave it, else its id; whether it had labels.
+    size, labelled
+        Training images in it, and those of them with a label.
+    confidence
+        Mean over its unlabelled images, None without any: of labelled ones there is nothing to be unsure of.
+    tailedness
+        Mean of its images, for methods that know it.
+    rows
+        Its most typical training rows.
     """
-    sizes = np.bincount(answers.head, minlength=len(names.ids))
-    labelled = problem.labelled_counts(len(names.ids))
-    confidence = mean_confidence(answers, problem.targets, len(names.ids))
 
-    def row(head: int) -> list[Any]:
-        rows = answers.rows_of(head)
+    id: str
+    name: str
+    known: bool
+    size: int
+    labelled: int
+    confidence: float | None
+    tailedness: float | None
+    rows: tuple[int, ...]
+
+
+class Classes(Sequence[ClassRow]):
+    """The classes of a run, largest first, without novel ones that nothing is in; a table in a notebook and on a terminal."""
+
+    def __init__(self, problem: Problem, answers: Answers, names: ClassIds) -> None:
+        self.problem = problem
+        sizes = np.bincount(answers.head, minlength=len(names.ids))
+        labelled = problem.labelled_counts(len(names.ids))
+        confidence = mean_confidence(answers, problem.targets, len(names.ids))
+        order = [int(h) for h in np.argsort(-sizes, kind="stable") if sizes[h] > 0 or h < names.n_old]
         tail = answers.tailedness
-        return [
-            names.ids[head],
-            names.shown[head],
-            "known" if head < names.n_old else "novel",
-            int(sizes[head]),
-            int(labelled[head]),
-            f"{confidence[head]:.4f}" if np.isfinite(confidence[head]) else "",
-            f"{tail[rows].mean():.4f}" if tail is not None and len(rows) else "",
-            "|".join(problem.table.names[i] for i in typical_rows(answers, head, 5)),
+        self._rows = [
+            ClassRow(
+                names.ids[head],
+                names.shown[head],
+                head < names.n_old,
+                int(sizes[head]),
+                int(labelled[head]),
+                float(confidence[head]) if np.isfinite(confidence[head]) else None,
+                float(tail[answers.rows_of(head)].mean()) if tail is not None and sizes[head] else None,
+                tuple(typical_rows(answers, head, 5).tolist()),
+            )
+            for head in order
         ]
 
-    order = [int(h) for h in np.argsort(-sizes, kind="stable") if sizes[h] > 0 or h < names.n_old]
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, which: Any) -> Any:
+        """By place, or by id or name."""
+        if not isinstance(which, str):
+            return self._rows[which]
+        found = [one for one in self._rows if which == one.id] or [one for one in self._rows if which == one.name]
+        if not found:
+            raise KeyError(which)
+        return found[0]
+
+    def frame(self, pictures: bool = False) -> Frame:
+        """One line for each class, with its typical images where they are asked for and can be read."""
+        columns = ("id", "name", "known", "size", "labelled", "confidence")
+        rows = [(one.id, one.name, one.known, one.size, one.labelled, one.confidence) for one in self._rows]
+        shown = enumerate(self._rows[:SHOWN]) if pictures and self.problem.table.has_images else ()
+        return Frame(columns, rows, {place: "".join(map(self._picture, one.rows)) for place, one in shown})
+
+    def _picture(self, row: int) -> str:
+        try:
+            picture = data_uri(thumbnail(self.problem.table.image(row), 48))
+        except ImageError:
+            return ""
+        return (
+            f'<img src="{picture}" alt="" style="display:inline;margin:1px;min-width:32px;image-rendering:pixelated">'
+        )
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame."""
+        return self.frame().to_pandas()
+
+    def __repr__(self) -> str:
+        return repr(self.frame())
+
+    def _repr_html_(self) -> str:
+        return self.frame(pictures=True)._repr_html_()
+
+
+def write_classes(path: Path, classes: Classes) -> None:
+    """classes.csv: class, name, known or novel, size, labelled, confidence, tailedness, representatives; largest first."""
+    names = classes.problem.table.names
+    rows = (
+        [
+            one.id,
+            one.name,
+            "known" if one.known else "novel",
+            one.size,
+            one.labelled,
+            "" if one.confidence is None else f"{one.confidence:.4f}",
+            "" if one.tailedness is None else f"{one.tailedness:.4f}",
+            "|".join(names[row] for row in one.rows),
+        ]
+        for one in classes
+    )
     header = ["class", "name", "kind", "size", "labelled", "confidence", "tailedness", "representatives"]
-    write_text(path, _csv(header, (row(head) for head in order)))
+    write_text(path, _csv(header, rows))

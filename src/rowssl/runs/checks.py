@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rowssl.core.errors import InputError
 from rowssl.encoders.base import parse_tail
-from rowssl.encoders.weight_files import is_whole
+from rowssl.encoders.weights import is_whole
 
 LONGEST = 4096  # characters of a class id
 LONGEST_TAIL = 64  # characters of `adapter:WIDTH` and the like
@@ -81,7 +81,6 @@ def check_answers(
     wrong += ["facts"] if not isinstance(facts.get("facts"), dict) else []
     sealed = {"config.json", "metrics.json", "metrics.jsonl"}
     wrong += ["files"] if not isinstance(files, dict) or not set(files) <= sealed else []
-    wrong += ["profile_svg"] if not isinstance(facts.get("profile_svg"), str | None) else []
     wrong += ["source"] if not _texts([facts.get("source")]) else []
     wrong += ["seconds"] if not isinstance(facts.get("seconds"), int | float) else []
     limits = {

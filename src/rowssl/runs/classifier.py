@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rowssl.core import distributed
@@ -21,15 +23,17 @@ from rowssl.encoders.weights import PUBLISHED, locate
 from rowssl.methods import METHODS
 from rowssl.methods.heads import TEMPERATURE, CosineClassifier
 from rowssl.runs.checks import check_sizes, in_cache
-from rowssl.runs.edits import Edits
+from rowssl.runs.edits import EditedClass, Edits
 from rowssl.runs.folder import check_model_facts, model_folder
-from rowssl.runs.network import Network
 from rowssl.runs.outlier import Far, fit_far
+from rowssl.runs.regroup import Regroup
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from rowssl.runs.fit import Run
+    from rowssl.runs.export import Exported
+    from rowssl.runs.predict import Predictions
+    from rowssl.runs.run import Run
 
 MODEL_FORMAT = 1
 BATCH = 64
@@ -62,7 +66,54 @@ class Prediction:
     top: tuple[tuple[str, str, float], ...] = ()
 
 
-class Model:
+class Network(nn.Module):
+    """Everything between the encoder's input and the answer as one module, the part that is exported.
+
+    Input: normalised pixels (B, 3, H, W), or embeddings (B, D). Output: class scores (B, K), class (B,), distance (B,); classes
+    as edited, rows one by one.
+    """
+
+    def __init__(
+        self, trunk: nn.Module, reduction: nn.Module, tail: nn.Module, classifier: CosineClassifier, far: Far,
+        regroup: Regroup, temperature: float,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.trunk, self.reduction, self.tail = trunk, reduction, tail
+        self.classifier, self.far, self.regroup = classifier, far, regroup
+        self.temperature = temperature
+        self.eval().requires_grad_(False)
+
+    def regrouped(self, regroup: Regroup) -> Network:
+        """The same parts with other classes."""
+        return Network(
+            self.trunk, self.reduction, self.tail, self.classifier, self.far, regroup, self.temperature
+        )  # fmt: skip
+
+    def trunk_output(self, inputs: Tensor) -> Tensor:
+        """What the tail takes: (B, *trunk_shape), reduced where the model has a reduction."""
+        output: Tensor = self.reduction(self.trunk(inputs))
+        return output
+
+    def features(self, x: Tensor) -> Tensor:
+        """Trunk outputs -> unit features (B, d)."""
+        return F.normalize(self.tail(x), dim=1)
+
+    def head_scores(self, z: Tensor) -> Tensor:
+        """Unit features -> probabilities of the heads (B, C)."""
+        return self.classifier.probabilities(z, self.temperature)
+
+    def answer(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Trunk outputs -> class scores (B, K), class (B,), distance (B,)."""
+        z = self.features(x)
+        scores, label = self.regroup(self.head_scores(z), z)
+        return scores, label, self.far(z)
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The whole way."""
+        return self.answer(self.trunk_output(inputs))
+
+
+class Classifier:
     """A trained model with the names people gave its classes.
 
     Attributes
@@ -71,24 +122,27 @@ class Model:
     n_known : the first of them had labels.
     encoder : pictures to trunk outputs; its `tail` is the trained one.
     facts : what `model/manifest.json` says.
-    edits : renames, merges and splits; assigning other ones changes what is predicted from then on.
+    edits : renames, merges and splits.
     network : see `Network`.
+    source : the run it belongs to, or the folder it was read from.
     """
 
-    def __init__(self, facts: dict[str, Any], encoder: Encoder, network: Network, edits: Edits) -> None:
+    def __init__(
+        self, facts: dict[str, Any], encoder: Encoder, network: Network, edits: Edits, source: Run | Path | None = None
+    ) -> None:
         self.class_ids: tuple[str, ...] = tuple(facts["classes"])
         self.n_known: int = facts["n_known"]
-        self.facts, self.encoder, self.network = facts, encoder, network
-        self.edits = edits
+        self.facts, self.encoder, self.network, self.edits, self.source = facts, encoder, network, edits, source
 
     @property
-    def edits(self) -> Edits:
-        return self._edits
+    def classes(self) -> tuple[EditedClass, ...]:
+        """The classes that it tells apart, as edited."""
+        return self.edits.classes
 
-    @edits.setter
-    def edits(self, edits: Edits) -> None:
-        self._edits = edits
-        self.network.regroup = edits.regroup().to(self.device)
+    def with_edits(self, edits: Edits, source: Run | None = None) -> Classifier:
+        """The same weights in terms of other classes."""
+        network = self.network.regrouped(edits.regroup().to(self.device))
+        return Classifier(self.facts, self.encoder, network, edits, source or self.source)
 
     @property
     def device(self) -> torch.device:
@@ -131,8 +185,23 @@ class Model:
         """Trunk outputs -> probabilities of the heads as trained, (B, C)."""
         return self.network.head_scores(self.features(x))
 
+    def predict(self, new: Any, *, top: int = 0) -> Predictions:
+        """What the model says of new images or embeddings, one by one.
+
+        Parameters
+        ----------
+        new
+            A picture (PIL) or a list of them, an array of embeddings (N, D), or what `rowssl predict` takes: an image file, a
+            folder, a CSV or parquet file with images, a file of embeddings, or a list of these.
+        top
+            How many of the most likely classes to list with their probabilities.
+        """
+        from rowssl.runs.predict import predict
+
+        return predict(self, new, top=top)
+
     @torch.no_grad()
-    def predict(self, x: Tensor, *, top: int = 0) -> list[Prediction]:
+    def predict_trunk(self, x: Tensor, *, top: int = 0) -> list[Prediction]:
         """What the model says of trunk outputs, one by one; with the `top` most likely classes."""
         if len(x) == 0:
             return []
@@ -156,7 +225,7 @@ class Model:
 
     def predict_images(self, images: Sequence[Image], *, top: int = 0) -> list[Prediction]:
         """One answer per picture; none depends on the others."""
-        return self.predict(self.trunk(images), top=top) if images else []
+        return self.predict_trunk(self.trunk(images), top=top) if images else []
 
     def predict_embeddings(self, array: np.ndarray, *, top: int = 0) -> list[Prediction]:
         """One answer per row of (N, D)."""
@@ -168,22 +237,100 @@ class Model:
         width = self.encoder.trunk_shape[0]
         if array.ndim != 2 or array.shape[1] != width:
             raise InputError(f"The model takes embeddings of {width} columns, not an array of shape {array.shape}.")
-        return self.predict(torch.from_numpy(np.array(array, dtype=np.float32)), top=top)
+        return self.predict_trunk(torch.from_numpy(np.array(array, dtype=np.float32)), top=top)
+
+    @classmethod
+    def load(cls, run_or_model_dir: str | Path, *, encoder: str | None = None, device: str = "cpu") -> Classifier:
+        """The model of a run, ready to predict; nothing in its files is executed.
+
+        Parameters
+        ----------
+        run_or_model_dir
+            A run directory, or its `model` folder; edits beside it are applied.
+        encoder
+            Where the pretrained encoder is, if it is no longer where it was at training; it must have the same fingerprint.
+        device
+            `cpu`, `cuda` or `auto`.
+
+        Raises
+        ------
+        InputError
+            One sentence: what is missing, damaged or of another version.
+        """
+        folder = model_folder(run_or_model_dir)
+        tensors, facts = read_directory(folder)
+        check_model_facts(facts, folder)
+        check_sizes(facts, tensors, folder)
+        edits = Edits.load(folder)
+        try:
+            built = _encoder(facts, encoder)
+            reduction: nn.Module = nn.Identity()
+            tail = built.tail
+            if "reduction" in tensors:
+                reduction = Reduction(tensors["reduction"]["mean"], tensors["reduction"]["components"])
+                tail = AdapterTail(tensors["reduction"]["components"].shape[1], parse_tail(facts["encoder"]["tail"])[1])
+            tail = METHODS[facts["method"]].wrap_tail(tail, {**facts["options"], "seed": facts["seed"]})
+            tail.load_state_dict(tensors["tail"])
+            network = _network(tensors, facts, built.trunk, reduction, tail, edits)
+            with torch.no_grad():
+                network.answer(reduction(torch.zeros(1, *built.trunk_shape)))  # parts that do not fit are found now
+        except InputError:
+            raise
+        except Exception as error:  # torch names a missing tensor in a RuntimeError, and many other things in others
+            raise InputError(f"{folder} does not hold a whole model: {' '.join(str(error).split())[:160]}.") from error
+        network.to(distributed.device(device))
+        encoder_now = replace(built, tail=tail, out_dim=facts["encoder"]["out_dim"])
+        return cls(facts, encoder_now, network, edits, folder)
+
+    @classmethod
+    def of(cls, run: Run) -> Classifier:
+        """The model of a run in the process that trained it, on the CPU."""
+        tensors, facts = _parts(run)
+        assert run.method is not None
+        assert run.features is not None
+        encoder, found = run.features.encoder, run.features.reduction
+        reduction: nn.Module = nn.Identity() if found is None else deepcopy(found).cpu()
+        tail = deepcopy(run.method.tail).cpu()
+        network = _network(tensors, facts, encoder.trunk.cpu(), reduction, tail, run.edits)
+        return cls(facts, replace(encoder, tail=tail, out_dim=facts["encoder"]["out_dim"]), network, run.edits, run)
+
+    def export_onnx(self, path: str | Path) -> Exported:
+        """Write it as one ONNX file, from pixels or embeddings to class scores, checked against this model."""
+        from rowssl.runs.export import export_onnx
+
+        return export_onnx(self, path)
+
+
+def _network(
+    tensors: dict[str, dict[str, Tensor]], facts: dict[str, Any], trunk: nn.Module, reduction: nn.Module, tail: nn.Module,
+    edits: Edits,
+) -> Network:  # fmt: skip
+    classifier = CosineClassifier(facts["encoder"]["out_dim"], len(facts["classes"]))
+    classifier.load_state_dict(tensors["classifier"])
+    far = Far(**tensors["far"])
+    return Network(trunk, reduction, tail, classifier, far, edits.regroup(), float(facts["temperature"]))
 
 
 def save_model(path: Path, run: Run) -> None:
-    """model/: reduction, tail, classifier and far distance as safetensors, and JSON that says what they mean."""
+    """model/: reduction, tail, classifier and outlier score as safetensors, and JSON that says what they mean."""
+    write_directory(path, *_parts(run))
+
+
+def _parts(run: Run) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """The tensors and the facts of the model of a run in the process that trained it."""
     from rowssl import __version__
 
+    assert run.method is not None
+    assert run.features is not None
     method, encoder, config = run.method, run.features.encoder, run.config
     far, far_facts = fit_far(run.answers.feature, run.answers.head, run.problem.targets, seed=config.seed)
     place = Path(encoder.name.removeprefix("hf:")).expanduser()
     facts = {
         "model_format": MODEL_FORMAT,
         "version": __version__,
-        "identity": run.metrics["identity"],
-        "classes": list(run.names.ids),
-        "n_known": run.names.n_old,
+        "identity": run.edits.model,
+        "classes": list(run.edits.class_ids),
+        "n_known": run.edits.n_known,
         "temperature": TEMPERATURE,
         "method": config.method.name,
         "options": dict(config.method.options),
@@ -208,52 +355,7 @@ def save_model(path: Path, run: Run) -> None:
     }
     if run.features.reduction is not None:
         tensors["reduction"] = run.features.reduction.state_dict()
-    write_directory(path, tensors, facts)
-
-
-def load_model(run_or_model_dir: str | Path, *, encoder: str | None = None, device: str = "cpu") -> Model:
-    """The model of a run, ready to predict; nothing in its files is executed.
-
-    Parameters
-    ----------
-    run_or_model_dir
-        A run directory, or its `model` folder; edits beside it are applied.
-    encoder
-        Where the pretrained encoder is, if it is no longer where it was at training; it must have the same fingerprint.
-    device
-        `cpu`, `cuda` or `auto`.
-
-    Raises
-    ------
-    InputError
-        One sentence: what is missing, damaged or of another version.
-    """
-    folder = model_folder(run_or_model_dir)
-    tensors, facts = read_directory(folder)
-    check_model_facts(facts, folder)
-    check_sizes(facts, tensors, folder)
-    edits = Edits.load(folder)
-    try:
-        built = _encoder(facts, encoder)
-        reduction: nn.Module = nn.Identity()
-        tail = built.tail
-        if "reduction" in tensors:
-            reduction = Reduction(tensors["reduction"]["mean"], tensors["reduction"]["components"])
-            tail = AdapterTail(tensors["reduction"]["components"].shape[1], parse_tail(facts["encoder"]["tail"])[1])
-        tail = METHODS[facts["method"]].wrap_tail(tail, {**facts["options"], "seed": facts["seed"]})
-        tail.load_state_dict(tensors["tail"])
-        classifier = CosineClassifier(facts["encoder"]["out_dim"], len(facts["classes"]))
-        classifier.load_state_dict(tensors["classifier"])
-        far = Far(**tensors["far"])
-        network = Network(built.trunk, reduction, tail, classifier, far, edits.regroup(), float(facts["temperature"]))
-        with torch.no_grad():
-            network.answer(reduction(torch.zeros(1, *built.trunk_shape)))  # parts that do not fit are found now
-    except InputError:
-        raise
-    except Exception as error:  # torch names a missing tensor in a RuntimeError, and many other things in others
-        raise InputError(f"{folder} does not hold a whole model: {' '.join(str(error).split())[:160]}.") from error
-    network.to(distributed.device(device))
-    return Model(facts, replace(built, tail=tail, out_dim=facts["encoder"]["out_dim"]), network, edits)
+    return tensors, facts
 
 
 def _encoder(facts: dict[str, Any], asked: str | None) -> Encoder:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -20,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rowssl.core.errors import InputError
-from rowssl.core.files import own_hash, read_json, tidy, write_text
+from rowssl.core.files import own_hash, read_json, write_text
 from rowssl.core.text import printable
-from rowssl.runs.folder import locked, model_folder, read_model_facts, run_folder
+from rowssl.runs.folder import model_folder, read_model_facts, run_folder
 from rowssl.runs.regroup import Leaf, Regroup, Split
 
 if TYPE_CHECKING:
@@ -187,28 +186,38 @@ class Edits:
         The classes as trained, and the identity of the run that trained them.
     history
         Edits in order, undone ones and undos included.
+    width
+        Length of a feature of the model, where it is known.
     """
 
     class_ids: tuple[str, ...]
     n_known: int
     model: str = ""
     history: tuple[dict[str, Any], ...] = ()
+    width: int | None = None
 
     @classmethod
     def load(cls, run: str | Path) -> Edits:
         """The edits of a run (or model) directory; none if there is no `edits.json`."""
-        facts = read_model_facts(run)
-        plain = cls(tuple(facts["classes"]), facts["n_known"], facts["identity"])
-        path = run_folder(run) / FILE
-        if not path.exists() or model_folder(run).resolve().name != "model":  # a copy of the model alone
-            return plain
-        edits = replace(plain, history=read_history(path, plain.model))
-        edits.check(facts["encoder"].get("out_dim"))
+        plain = cls.of(read_model_facts(run))
+        alone = model_folder(run).resolve().name != "model"  # a copy of the model without its run
+        return plain if alone else plain.reread(run_folder(run))
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Edits:
+        """No edits yet, of the model that has these (checked) facts."""
+        return cls(tuple(facts["classes"]), facts["n_known"], facts["identity"], width=facts["encoder"].get("out_dim"))
+
+    def reread(self, folder: Path) -> Edits:
+        """The edits of the same model that are in a run directory now."""
+        path = folder / FILE
+        edits = replace(self, history=read_history(path, self.model) if path.exists() else ())
+        edits.check()
         return edits
 
-    def check(self, width: int | None = None) -> None:
-        """A history that cannot be followed is refused here, not later; `width` is the length of a feature."""
-        if any(width is not None and len(split.directions[0]) != width for split in self.state.splits):
+    def check(self) -> None:
+        """A history that cannot be followed is refused here, not later."""
+        if any(self.width is not None and len(split.directions[0]) != self.width for split in self.state.splits):
             raise InputError(f"{FILE}: a class was split by features of another length than the model's: move it away.")
         for target in set(self.moves.values()):
             if (
@@ -264,6 +273,13 @@ class Edits:
     def place(self) -> dict[str, int]:
         """Id -> place in `classes`."""
         return {one.id: place for place, one in enumerate(self.classes)}
+
+    @property
+    def regroups(self) -> bool:
+        """Whether a row may be in another class than the model's; a new name alone moves none."""
+        return bool(self.moves) or [one.leaves for one in self.classes] != [
+            (Leaf(head),) for head in range(len(self.class_ids))
+        ]
 
     @property
     def moves(self) -> dict[str, str]:
@@ -407,24 +423,6 @@ class Edits:
                 second[row] = label[row]  # what the model would have said
             label[row], confidence[row] = to, 1.0
         return Applied(label, confidence, second)
-
-
-def change(
-    run: str | Path,
-    edit: Callable[[Edits], Edits],
-    after: Callable[[Edits], None] | None = None,
-    lock: Callable[[Path], AbstractContextManager[None]] = locked,
-) -> Edits:
-    """Load, change and save the edits of a run while no other process does; `after` runs before the next one may."""
-    folder = run_folder(run)
-    with lock(folder):
-        tidy(folder)
-        edits = edit(Edits.load(folder))
-        edits.check()  # saved, what cannot be followed would have to be mended by hand
-        edits.save(folder)
-        if after is not None:
-            after(edits)
-    return edits
 
 
 def describe(one: dict[str, object]) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -19,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from rowssl.core.errors import ImageError, InputError
+from rowssl.core.files import replacing
 from rowssl.data.views import LONGEST
 from rowssl.encoders.base import Encoder
 from rowssl.encoders.vit import ViT
-from rowssl.runs.classifier import Model, load_model
-from rowssl.runs.network import Network
+from rowssl.runs.classifier import Classifier, Network
 
 CHECKED = 200  # inputs that file and model must agree on
 CUTS = (0, 1, 8, 72, 136, CHECKED)  # in batches of 1, 7 and 64: the size of a batch must not matter
@@ -62,18 +61,14 @@ class FromPixels(nn.Module):
         return self.network(pixels.permute(0, 3, 1, 2).to(torch.float32) * self.scale - self.shift)
 
 
-def export_onnx(run: str | Path, path: str | Path, *, encoder: str | None = None) -> Exported:
-    """Write the model of a run, with the edits of its classes, as one ONNX file.
+def export_onnx(model: Classifier, path: str | Path) -> Exported:
+    """Write a model, with the edits of its classes, as one ONNX file; the encoder becomes a part of it.
 
     Parameters
     ----------
-    run
-        A run directory, or its `model` folder.
     path
         The file to write; it appears only once it has given the model's answers on 200 inputs, half of them training rows where
         these can still be read.
-    encoder
-        Where the pretrained encoder is, if it is no longer where it was at training; it becomes a part of the file.
 
     Raises
     ------
@@ -86,27 +81,18 @@ def export_onnx(run: str | Path, path: str | Path, *, encoder: str | None = None
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder: give the name of the file to write, such as {path / 'model.onnx'}.")
-    model = load_model(run, encoder=encoder)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
         temporary.touch()  # a folder that cannot be written to is noticed before the work
         with bar("exporting", CHECKED) as progress:
             written = _convert(model)
             for name, value in metadata(model).items():
                 written.metadata_props.add(key=name, value=json.dumps(value, ensure_ascii=False))
             session = _open(written, temporary)
-            inputs, real = _inputs(model, run)
+            inputs, real = _inputs(model)
             for begin, end in pairwise(CUTS):
                 _compare(model, session, inputs[begin:end])
                 progress.advance(to=end)
         size = temporary.stat().st_size
-        os.replace(temporary, path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
     return Exported(path, size, CHECKED, real)
 
 
@@ -121,7 +107,7 @@ def _packages() -> tuple[Any, Any]:
     return onnx, onnxruntime
 
 
-def metadata(model: Model) -> dict[str, Any]:
+def metadata(model: Classifier) -> dict[str, Any]:
     """What the file says of itself: classes in the order of the scores, and how to make its input."""
     from rowssl import __version__
 
@@ -157,7 +143,7 @@ def metadata(model: Model) -> dict[str, Any]:
     }
 
 
-def _convert(model: Model) -> Any:
+def _convert(model: Classifier) -> Any:
     """The model as an ONNX graph with any number of rows, without traces of the source in it."""
     network = model.network
     if any(isinstance(part, ViT) for part in network.modules()):
@@ -233,10 +219,10 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _inputs(model: Model, run: str | Path) -> tuple[np.ndarray, int]:
+def _inputs(model: Classifier) -> tuple[np.ndarray, int]:
     """200 inputs of the file in random order, and how many of them are training rows: half, or fewer if there are fewer."""
     rng = np.random.default_rng([model.facts["seed"], 61])
-    real = _training_rows(model, run, rng)
+    real = _training_rows(model, rng)
     count = CHECKED - len(real)
     if model.takes_images:
         size = model.encoder.image_size
@@ -247,14 +233,17 @@ def _inputs(model: Model, run: str | Path) -> tuple[np.ndarray, int]:
     return rng.permutation(np.concatenate([chance, real]) if real else chance), len(real)
 
 
-def _training_rows(model: Model, run: str | Path, rng: np.random.Generator) -> list[np.ndarray]:
+def _training_rows(model: Classifier, rng: np.random.Generator) -> list[np.ndarray]:
     """Some of the run's own pictures or embeddings; none where they cannot be had, as with a `model` folder alone."""
     from rowssl.data.problem import load_problem
-    from rowssl.runs.run import open_run
+    from rowssl.runs.run import Run
 
+    if model.source is None:
+        return []
     try:
-        stored = open_run(run)
-        table = stored.problem.table if model.takes_images else load_problem(stored.data).table
+        run = model.source if isinstance(model.source, Run) else Run.load(model.source)
+        whole = model.takes_images or run.problem.table.embeddings is not None
+        table = run.problem.table if whole else load_problem(run.data).table
     except InputError:
         return []
     rows = rng.permutation(len(table))[: CHECKED // 2]
@@ -275,7 +264,7 @@ def _training_rows(model: Model, run: str | Path, rng: np.random.Generator) -> l
 
 
 @torch.no_grad()
-def _compare(model: Model, session: Any, inputs: np.ndarray) -> None:
+def _compare(model: Classifier, session: Any, inputs: np.ndarray) -> None:
     """An InputError unless file and model say the same of these rows."""
     found = session.run(list(OUTPUTS), {session.get_inputs()[0].name: inputs})
     x = model.trunk_of_views(inputs) if model.takes_images else torch.from_numpy(inputs)

@@ -5,10 +5,11 @@ The same command continues a run that was killed: finished parts (trunk cache, c
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rowssl import methods
+from rowssl import __version__, methods
+from rowssl.clustering.kmeans import kmeans
 from rowssl.config import RunConfig
 from rowssl.core import distributed
 from rowssl.core.console import bar, err
@@ -25,19 +27,19 @@ from rowssl.core.memory import peak_memory, reused_blocks
 from rowssl.data.feed import BehindStage, FeatureAugmentation, Feed, makes_views
 from rowssl.data.problem import Problem, load_problem
 from rowssl.encoders.tails import is_from_scratch
-from rowssl.evaluation import Evaluation
 from rowssl.methods import build_method, check_method
 from rowssl.methods.base import Method
+from rowssl.methods.density import tail_discovery
 from rowssl.methods.held_out import Kept, held_back
 from rowssl.methods.transfer import Transfer
-from rowssl.runs.answers import Answers, ClassIds, answer, name_heads, with_issues
+from rowssl.runs.answers import Answers, answer, name_heads, with_issues
 from rowssl.runs.collapse import collapse, without_pictures
+from rowssl.runs.edits import Edits
 from rowssl.runs.folder import alone
-from rowssl.runs.metrics import judge, tail_measure
+from rowssl.runs.run import Page, Run, absolute, judge
 from rowssl.runs.warm_start import open_start
-from rowssl.training.checkpoints import Checkpoints
+from rowssl.training.checkpoints import Checkpoints, refuse_another, run_identity
 from rowssl.training.features import Features, open_features
-from rowssl.training.identity import identities, refuse_another
 from rowssl.training.log import EpochLog
 from rowssl.training.loop import Optimisation, train
 from rowssl.training.plan import learning_rate, schedule
@@ -46,45 +48,34 @@ SHOWN_SKIPPED = 10
 SMALL_STEP = 16_384  # entries of a batch of features
 
 
-@dataclass(frozen=True)
-class Run:
-    """A finished run, in memory."""
-
-    config: RunConfig
-    problem: Problem
-    features: Features
-    method: Method
-    answers: Answers
-    names: ClassIds
-    evaluation: Evaluation | None
-    metrics: dict[str, Any]
-    curves: list[dict[str, Any]]
-    seconds: float
-    test_answers: Answers | None = None
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """What was run, in words."""
-        from rowssl.report.build import run_facts
-
-        return run_facts(self)
-
-
-def fit(config: RunConfig, out: Path | None = None, *, problem: Problem | None = None, report: bool = True) -> Run:
+def fit(
+    config: RunConfig,
+    out: Path | None = None,
+    *,
+    problem: Problem | None = None,
+    whole: bool = True,
+    page: Page | None = None,
+) -> Run:
     """Train one method on one problem; with `out`, keep checkpoints there and write the run directory.
 
-    `problem` takes the place of what `config.data` names, for data that are in memory already. Without `report` neither
-    report.html nor model/ is written.
+    Parameters
+    ----------
+    problem
+        Takes the place of what `config.data` names, for data that are in memory already.
+    whole
+        Whether the directory is to be used: without, it holds tables and numbers alone, neither model/ nor report.html.
+    page
+        What writes report.html.
     """
     check_method(config.method.name, config.method.options)
     if config.train.time_limit is not None and config.method.name not in ("auto", "transfer"):
         raise InputError(f"--time-limit goes with --method auto or transfer, not with {config.method.name}.")
     distributed.start()
     with alone(out):
-        return _fit(config, out, problem, report)
+        return _fit(config, out, problem, whole, page)
 
 
-def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: bool) -> Run:
+def _fit(config: RunConfig, out: Path | None, problem: Problem | None, whole: bool, page: Page | None) -> Run:
     began = time.monotonic()
     device = distributed.device(config.train.device)
     problem = problem or load_problem(config.data)
@@ -122,10 +113,9 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
         method.kept = Kept(method, held, problem.targets[held]).to(device)
     beginning = [] if start is None else [start.digest]
     facts = [problem.table.fingerprint(), features.encoder.fingerprint, str(classes), *beginning]
-    own = identities(config, feed, features.views, *facts)
-    finished = refuse_another(out, own)
-    identity = (finished if method.trains else None) or own[0]  # what is not trained is another one in another version
-    curves, scores = run_training(method, feed, config, problem, out, identity, own) if method.trains else ([], None)
+    identity = run_identity(config, feed, features.views, *facts)
+    refuse_another(out, identity)
+    curves, scores = run_training(method, feed, config, problem, out, identity) if method.trains else ([], None)
 
     def as_it_is() -> Run:
         """The run with the model that the method now is."""
@@ -134,8 +124,9 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
             test = None if problem.truth is None or features.test is None else answer(method, features.test, device)
         own = answers.head  # of labelled rows, too
         answers = with_issues(answers, problem.targets, n_old=problem.n_old, n_classes=classes)
-        evaluation = judge(problem, method, answers, test, classes)
         names = name_heads(problem, answers, classes) if start is None else start.name_heads(problem, answers, classes)
+        edits = Edits(names.ids, names.n_old, identity, width=method.out_dim)
+        evaluation = judge(problem, answers, test, edits, recluster(problem, method, test, classes))
         seconds = time.monotonic() - began
         metrics = {
             **(evaluation.metrics if evaluation else {}),
@@ -152,7 +143,14 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
             "cached_views": features.views,
             "identity": identity,
         }
-        return Run(config, problem, features, method, answers, names, evaluation, metrics, curves, seconds, test)
+        facts = run_facts(config, problem, features, metrics, seconds)
+        run = Run(
+            config, problem, answers, edits, evaluation, metrics, curves, seconds, facts, absolute(config.data),
+            test_answers=test, features=features, method=method, page=page,
+        )  # fmt: skip
+        for one, name in zip(names.ids, names.shown, strict=True):  # names that a run before this one had
+            edits = edits if one == name else edits.rename(one, name)
+        return run.with_edits(edits) if edits.history else run
 
     if method.kept is not None:
         method.kept.put_back(method)
@@ -161,13 +159,11 @@ def _fit(config: RunConfig, out: Path | None, problem: Problem | None, report: b
         for following in method.answers(feed):
             run = as_it_is()
             if out is not None and distributed.rank() == 0:
-                from rowssl.runs.files import write_run
-
-                write_run(run, out, report=report)
+                run = run.save(out, whole=whole)
             if following:
                 say(f"first answer after {run.seconds:.0f} s{f', in {out}' if out else ''}; {following}")
     assert run is not None
-    if start is not None and (said := worse_than_before(start.stored.metrics, run.metrics)):
+    if start is not None and (said := worse_than_before(start.run.metrics, run.metrics)):
         say(f"{said}: {config.start} is as it was, and may be the better of the two")
     return run
 
@@ -266,6 +262,56 @@ def build_feed(
     )  # fmt: skip
 
 
+def recluster(problem: Problem, method: Method, test: Answers | None, classes: int) -> np.ndarray | None:
+    """Clusters of the test rows by themselves, for the number that is optimistic; None without a truth to judge them by."""
+    if problem.truth is None or test is None or len(test.head) < classes:
+        return None
+    shown = distributed.rank() == 0
+    return np.asarray(kmeans(test.feature, classes, seed=method.seed, to_the_end=True, progress=shown).labels)
+
+
+@torch.no_grad()
+def tail_measure(method: Method, feed: Feed, problem: Problem) -> tuple[dict[str, float] | None, Tensor | None]:
+    """phi of appendix D.1 for head and tail, known and novel, when the truth is there to measure it.
+
+    Also the scores (N,) that it is measured by, for whoever needs them before anything changes.
+    """
+    if problem.truth is None or (problem.truth < 0).any():
+        return None, None
+    method.eval()
+    scores = method.training_tailedness(feed)
+    if scores is None:
+        return None, None
+    score = scores.cpu()
+    truth = torch.from_numpy(problem.truth)
+    size = torch.bincount(truth, minlength=problem.true_classes)
+    tail, novel = (size <= size.float().median())[truth], truth >= problem.n_old
+    groups = {"head": ~tail, "tail": tail, "head_known": ~tail & ~novel, "tail_known": tail & ~novel,
+              "head_novel": ~tail & novel, "tail_novel": tail & novel}  # fmt: skip
+    return {name: round(tail_discovery(score, member), 4) for name, member in groups.items() if member.any()}, scores
+
+
+def run_facts(
+    config: RunConfig, problem: Problem, features: Features, metrics: dict[str, Any], seconds: float
+) -> dict[str, str]:
+    """What was run: method, encoder, data, versions."""
+    facts = {
+        "method": config.method.name + "".join(f", {k}={v}" for k, v in config.method.options.items()),
+        "encoder": features.choice,
+        "classes": f"{metrics['classes']['heads']}, {metrics['classes']['how']}",
+        "seed": str(config.seed),
+        "rows": f"{len(problem.table):,}, of which {int((problem.targets >= 0).sum()):,} labelled",
+        "data": problem.table.source or str(config.data.name),
+        "data fingerprint": problem.table.fingerprint()[:16],
+        "map": "PCA",  # until the rows are laid out
+        "seconds": f"{seconds:.1f}",
+        "versions": f"rowssl {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+    }
+    if problem.recipe:
+        facts["split"] = ", ".join(f"{key} {value}" for key, value in problem.recipe.items() if value not in (None, ""))
+    return {key: value for key, value in facts.items() if value}
+
+
 @contextmanager
 def threads_for(size: int) -> Iterator[None]:
     """One thread for small steps: two would spend their time waiting for each other, above all on a busy machine."""
@@ -278,7 +324,7 @@ def threads_for(size: int) -> Iterator[None]:
 
 
 def run_training(
-    method: Method, feed: Feed, config: RunConfig, problem: Problem, out: Path | None, identity: str, older: list[str]
+    method: Method, feed: Feed, config: RunConfig, problem: Problem, out: Path | None, identity: str
 ) -> tuple[list[dict[str, Any]], Tensor | None]:
     """The loop with a progress bar; one line of metrics.jsonl per epoch, kept in step with the checkpoints.
 
@@ -307,7 +353,7 @@ def run_training(
         progress.move(steps / feed.steps_per_epoch)
 
     with reused_blocks(), conditions, shown as progress:
-        kept: dict[str, Any] = {"checkpoints": checkpoints, "identity": identity, "older": older}
+        kept: dict[str, Any] = {"checkpoints": checkpoints, "identity": identity}
         for epoch in train(method, feed, options, **kept, watch=watch):
             row: dict[str, Any] = epoch.row()
             if epoch.number % config.train.evaluate_every == 0 or epoch.number == epoch.of:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-import stat
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from errno import EINVAL
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from rowssl.core.errors import InputError
-from rowssl.core.files import check_format, read_manifest, require_plain
+from rowssl.core.files import check_format, lock, read_manifest, require_plain, tidy
 
 LOCK = ".lock"
-PAUSE = 0.05  # seconds between two looks at a lock
 GROWING = ("checkpoints", "tensorboard")  # folders that a run writes into while it trains
 NEEDED = {
     "classes": list, "n_known": int, "temperature": float, "method": str, "options": dict, "seed": int, "encoder": dict,
@@ -82,18 +78,12 @@ def read_model_facts(path: str | Path) -> dict[str, Any]:
 def alone(out: Path | None) -> Iterator[None]:
     """A run directory for one training at a time, tidied of what a killed one left; a second training is refused at once."""
     from rowssl.core import distributed
-    from rowssl.core.files import tidy
 
     if out is None or distributed.rank() != 0:
         yield
         return
-    try:
-        _refuse_strange(out)
-        out.mkdir(parents=True, exist_ok=True)
-        stream = _take(out / LOCK)
-    except OSError as error:
-        raise InputError(f"{out} cannot be written: {error.strerror or error}.") from error
-    with stream:
+    _refuse_strange(out)
+    with lock(out / LOCK, busy=f"another process is at work in {out}: wait for it, or choose another --out."):
         tidy(out)
         try:
             yield
@@ -105,7 +95,7 @@ def alone(out: Path | None) -> Iterator[None]:
 
 
 def _refuse_strange(out: Path) -> None:
-    """A run that is continued may come from a stranger: nothing is written outside its folder, no pipe is waited for."""
+    """A run that is continued may be untrusted input: nothing is written outside its folder, no pipe is waited for."""
     for place in (out / name for name in GROWING):
         if os.path.islink(place):
             raise InputError(f"{place} is a link, and a run writes into its own folder alone: remove the link.")
@@ -114,73 +104,14 @@ def _refuse_strange(out: Path) -> None:
         require_plain(manifest)
 
 
-def _take(path: Path) -> BinaryIO:
-    """The lock file, locked; its holder may have removed it just before it was free, then there is another one to take."""
-    while True:
-        stream = open(path, "ab", opener=_no_link)  # noqa: SIM115 (closed by the caller, with the lock)
-        try:
-            import fcntl
-
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            stream.close()
-            raise InputError(
-                f"another process is at work in {path.parent}: wait for it, or choose another --out."
-            ) from None
-        except (ImportError, OSError):  # Windows, some network file systems: no locks, no promise
-            return stream
-        if path.exists() and os.path.samestat(os.fstat(stream.fileno()), path.stat()):
-            return stream
-        stream.close()
-
-
-def _no_link(path: str, flags: int) -> int:
-    """Open a file itself, never what a link of its name leads to, nor a pipe to wait for: a run may come from a stranger."""
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    descriptor = os.open(path, flags, 0o666)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
-    raise OSError(EINVAL, f"{Path(path).name} is no plain file", path)
-
-
-class Busy(InputError):
-    """Another process edits the run, for longer than could be waited."""
-
-
 @contextmanager
 def locked(run: Path, patience: float | None = None) -> Iterator[None]:
-    """One process (and one thread) at a time, or Busy after so many seconds; the lock is free again when its holder dies."""
-    try:
-        stream = open(run / ".edits.lock", "ab", opener=_no_link)  # noqa: SIM115 (closed below, with the lock)
-    except OSError as error:
-        raise InputError(f"{run} cannot be written: {error.strerror or error}.") from error
-    with stream:
-        try:
-            _wait_for(stream, run, patience)
-        except (ImportError, OSError):  # Windows, some network file systems
-            raise InputError(
-                f"{run} is on a file system without locks: copy the run to another one to edit it."
-            ) from None
+    """One editor at a time, process or thread, or Busy after so many seconds; without a number the lock is waited for."""
+    with lock(
+        run / ".edits.lock",
+        busy=f"Another process is editing {run}: nothing was changed, try again later.",
+        seconds=patience,
+        waiting=f"waiting for another process that edits {run}" if patience is None else "",
+        without=f"{run} is on a file system without locks: copy the run to another one to edit it.",
+    ):
         yield
-
-
-def _wait_for(stream: BinaryIO, run: Path, patience: float | None) -> None:
-    """Take the lock of a run when it is free; it cannot be waited for with a limit, only looked at."""
-    import fcntl
-
-    from rowssl.core.console import err
-
-    began = time.monotonic()
-    while True:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if patience is not None and time.monotonic() >= began + patience:
-                raise Busy(f"Another process is editing {run}: nothing was changed, try again later.") from None
-        if patience is None:
-            err.print(f"waiting for another process that edits {run}", markup=False, soft_wrap=True)
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            return
-        time.sleep(PAUSE)

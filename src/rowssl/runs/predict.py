@@ -9,18 +9,22 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 import numpy as np
+import torch
 
 from rowssl.core.errors import ImageError, InputError
+from rowssl.core.files import replacing
+from rowssl.core.frame import Frame
 from rowssl.core.memory import reused_blocks
 from rowssl.core.text import printable
 from rowssl.data.images import SUFFIXES, Skipped, open_image
 from rowssl.data.table import Table, read_table
-from rowssl.runs.classifier import BATCH, Model, Prediction
+from rowssl.runs.classifier import BATCH, Classifier, Prediction
 
 AHEAD = 4  # batches that are decoded before they are needed
 
@@ -35,7 +39,7 @@ class Input:
     skipped: tuple[Skipped, ...] = ()
 
 
-def open_inputs(model: Model, sources: Sequence[str | Path]) -> list[Input]:
+def open_inputs(model: Classifier, sources: Sequence[str | Path]) -> list[Input]:
     """What a person named: image files, folders, CSV or parquet files with images, files of embeddings."""
     inputs: list[Input] = []
     files: list[Path] = []
@@ -65,12 +69,14 @@ def open_inputs(model: Model, sources: Sequence[str | Path]) -> list[Input]:
     return inputs
 
 
-def _of_table(model: Model, table: Table, source: Path) -> Input:
+def _of_table(model: Classifier, table: Table, source: Path) -> Input:
     names = [printable(str(source / name)) for name in table.names] if source.is_dir() else table.names
     return Input(names, lambda row: model.clean_view(table.image(row)), None, table.skipped)
 
 
-def predict_inputs(model: Model, inputs: Sequence[Input], *, top: int = 0) -> Iterator[tuple[str, Prediction | str]]:
+def predict_inputs(
+    model: Classifier, inputs: Sequence[Input], *, top: int = 0
+) -> Iterator[tuple[str, Prediction | str]]:
     """Name and answer of every row in order; for a picture that cannot be read the reason takes the answer's place."""
     for one in inputs:
         for skipped in one.skipped:
@@ -84,7 +90,7 @@ def predict_inputs(model: Model, inputs: Sequence[Input], *, top: int = 0) -> It
 
 
 def _predict_pictures(
-    model: Model, names: Sequence[str], picture: Callable[[int], np.ndarray], top: int
+    model: Classifier, names: Sequence[str], picture: Callable[[int], np.ndarray], top: int
 ) -> Iterator[tuple[str, Prediction | str]]:
     """Threads decode a few batches ahead of the network."""
 
@@ -106,11 +112,72 @@ def _predict_pictures(
                 rows, futures = pending.popleft()
                 views = [future.result() for future in futures]
                 good = [view for view in views if isinstance(view, np.ndarray)]
-                answers = iter(model.predict(model.trunk_of_views(np.stack(good)), top=top) if good else [])
+                answers = iter(model.predict_trunk(model.trunk_of_views(np.stack(good)), top=top) if good else [])
                 for row, view in zip(rows, views, strict=True):
                     yield names[row], next(answers) if isinstance(view, np.ndarray) else view
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+class Predictions(Sequence[Prediction]):
+    """What a model said of some rows, in order, and what they are called; a table in a notebook and on a terminal."""
+
+    def __init__(
+        self, names: Sequence[str], predictions: Sequence[Prediction], skipped: Sequence[Skipped] = ()
+    ) -> None:
+        self.names, self.predictions, self.skipped = tuple(names), tuple(predictions), tuple(skipped)
+
+    def __len__(self) -> int:
+        return len(self.predictions)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return Predictions(self.names[place], self.predictions[place], self.skipped)
+        return self.predictions[place]
+
+    @property
+    def frame(self) -> Frame:
+        """One line for each, as `rowssl predict` prints it."""
+        columns = ("file", "class", "name", "kind", "confidence", "second", "far")
+        rows = [
+            (name, one.class_id, one.name, one.kind, one.confidence, one.second, one.far)
+            for name, one in zip(self.names, self.predictions, strict=True)
+        ]
+        return Frame(columns, rows)
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame."""
+        return self.frame.to_pandas()
+
+    def __repr__(self) -> str:
+        return repr(self.frame)
+
+    def _repr_html_(self) -> str:
+        return self.frame._repr_html_()
+
+
+def predict(model: Classifier, new: Any, *, top: int = 0) -> Predictions:
+    """What a model says of pictures, embeddings, files or folders; pictures that cannot be read are `skipped`."""
+    from PIL.Image import Image
+
+    if isinstance(new, Image):
+        new = [new]
+    if isinstance(new, np.ndarray | torch.Tensor):
+        array = np.asarray(new)
+        return Predictions([f"row {i}" for i in range(len(array))], model.predict_embeddings(array, top=top))
+    sources: list[Any] = [new] if isinstance(new, str | os.PathLike) else list(new)
+    if all(isinstance(one, Image) for one in sources):
+        return Predictions([f"picture {i}" for i in range(len(sources))], model.predict_images(sources, top=top))
+    found: list[tuple[str, Prediction]] = []
+    skipped: list[Skipped] = []
+    for name, answer in predict_inputs(model, open_inputs(model, sources), top=top):
+        if isinstance(answer, str):
+            skipped.append(Skipped(name, answer))
+        else:
+            found.append((name, answer))
+    if skipped and not found:
+        raise InputError(f"None of the images could be read; {skipped[0].name}: {skipped[0].reason}.")
+    return Predictions([name for name, _ in found], [one for _, one in found], skipped)
 
 
 @dataclass(frozen=True)
@@ -161,46 +228,13 @@ class Layout:
         return row + [""] * (len(self.columns) - len(row))  # where there are fewer classes than were asked for
 
 
-class CsvWriter:
-    """A CSV file that grows with the answers and appears whole or not at all."""
-
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        if not path.name:  # the root, or "."
-            raise InputError(f"{path} cannot be written: it is a folder.")
-        self.path, self.columns = path, columns
-        self.temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-
-    def __enter__(self) -> CsvWriter:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.temporary.unlink(missing_ok=True)  # never through a link that somebody put there
-            self.file = open(self.temporary, "w", newline="", encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"{self.path} cannot be written: {error.strerror or error}.") from error
-        self.writer = csv.writer(self.file, lineterminator="\n")
-        self.writer.writerow(self.columns)
-        return self
-
-    def write(self, row: list[str]) -> None:
-        """One more row."""
-        try:
-            self.writer.writerow(row)
-        except OSError as error:
-            raise InputError(f"{self.path} cannot be written: {error.strerror or error}.") from error
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.file.flush()
-            os.fsync(self.file.fileno())
-            self.file.close()
-            if kind is None:
-                os.replace(self.temporary, self.path)
-        except OSError as failure:
-            raise InputError(f"{self.path} cannot be written: {failure.strerror or failure}.") from failure
-        finally:
-            self.temporary.unlink(missing_ok=True)
+@contextmanager
+def csv_file(path: Path, columns: Sequence[str]) -> Iterator[Callable[[Sequence[str]], object]]:
+    """A CSV file that grows row by row, with what writes a row, and that appears whole or not at all."""
+    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        yield writer.writerow
 
 
 def csv_line(row: Sequence[str]) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from rowssl.clustering.assignment import knn
 from rowssl.clustering.kmeans import kmeans
 from rowssl.core.errors import InputError
 from rowssl.runs.edits import EditedClass
-from rowssl.runs.run import StoredRun, open_run
+from rowssl.runs.run import Run
 
 NEAREST = 5  # known and novel classes that a class is compared with
 NEIGHBOURS = 20
@@ -62,7 +61,7 @@ class Proposal:
     command: str
 
 
-def suggest(run: StoredRun | str | Path, most: int | None = None) -> list[Proposal]:
+def suggest(run: Run, most: int | None = None) -> list[Proposal]:
     """Merges and splits of a run, the most probable first.
 
     Two known classes are never one, nor are parts of a class that a person split, or what was made of these.
@@ -70,15 +69,15 @@ def suggest(run: StoredRun | str | Path, most: int | None = None) -> list[Propos
     Parameters
     ----------
     run
-        A run directory, or what `open_run` made of it; classes are those people made by their edits.
+        Its classes are those people made by their edits.
     most
         How many to return.
     """
-    stored = run if isinstance(run, StoredRun) else open_run(run, images=False)
-    classes, group = stored.edits.classes, stored.answers.head
+    classes, group = run.edits.classes, run.answers.head
+    where = str(run.folder or "RUN")
     if len(group) <= NEIGHBOURS:
-        raise InputError(f"{stored.folder} holds {len(group)} images, which are too few to compare classes.")
-    x = torch.from_numpy(np.ascontiguousarray(stored.answers.feature))
+        raise InputError(f"{where} holds {len(group)} images, which are too few to compare classes.")
+    x = torch.from_numpy(np.ascontiguousarray(run.answers.feature))
     n_known = sum(one.known for one in classes)
     whole, parts, pairs, sides = compared(x, group, len(classes), n_known)
     known = (pairs < n_known).all(1)
@@ -88,7 +87,7 @@ def suggest(run: StoredRun | str | Path, most: int | None = None) -> list[Propos
 
     def add(kind: str, places: list[int], probability: float, sizes: np.ndarray) -> None:
         ids = tuple(classes[place].id for place in places)
-        words = ["rowssl", "edit", str(stored.folder), kind, *ids]
+        words = ["rowssl", "edit", where, kind, *ids]
         found.append(
             Proposal(kind, ids, tuple(classes[place].name for place in places), probability,
                      tuple(map(int, sizes)), " ".join(map(shlex.quote, words)))

@@ -26,7 +26,7 @@ from rowssl.encoders.reduce import Reduction
 from rowssl.methods.base import Method
 from rowssl.runs.answers import Answers, ClassIds
 from rowssl.runs.folder import check_model_facts, model_folder, run_folder
-from rowssl.runs.run import StoredRun, open_run
+from rowssl.runs.run import Run
 from rowssl.training.features import Features
 
 NUMBERED = re.compile(r"novel-(\d+)")
@@ -34,18 +34,18 @@ NUMBERED = re.compile(r"novel-(\d+)")
 
 def continued_content(start: Path, *, with_data: bool) -> dict[str, Any]:
     """The options of a run as the start of another's: same encoder, method and training, and the same data if asked for."""
-    stored = open_run(start, images=False)
+    before = Run.load(start, images=False)
     model = read_directory(model_folder(start))[1]["encoder"]
-    content = stored.config.model_dump(mode="json")
+    content = before.config.model_dump(mode="json")
     content |= {"start": str(start), "classes": None}
     content["encoder"] |= {"name": model["path"] or model["name"]}
     # Trained weights need less: by default a quarter of the epochs at a fifth of the rate, whatever the run before had.
     content["train"] |= {"epochs": None, "lr": None}
-    if "cached_views" in stored.metrics:  # as many as are there already
-        content["encoder"]["views"] = stored.metrics["cached_views"]
+    if "cached_views" in before.metrics:  # as many as are there already
+        content["encoder"]["views"] = before.metrics["cached_views"]
     if model["asked_size"]:
         content["encoder"]["image_size"] = model["asked_size"]
-    content["data"] = stored.data.model_dump(mode="json") if with_data else {}
+    content["data"] = before.data.model_dump(mode="json") if with_data else {}
     return content
 
 
@@ -58,27 +58,27 @@ def open_start(start: str | None, out: Path | None) -> Start | None:
         raise InputError(f"--from {start} and --out are the same folder: choose another --out.")
     tensors, facts = read_directory(model_folder(folder))
     check_model_facts(facts, folder)
-    return Start(open_run(folder, images=False), tensors, facts)
+    return Start(Run.load(folder, images=False), tensors, facts)
 
 
 @dataclass(frozen=True)
 class Start:
     """A finished run that another one starts from."""
 
-    stored: StoredRun
+    run: Run
     tensors: dict[str, dict[str, Tensor]]
     facts: dict[str, Any]
 
     @property
     def digest(self) -> str:
         """Hash of the model and of everything people said about it."""
-        text = json.dumps([self.facts["sha256"], self.facts["classes"], self.stored.edits.effective], sort_keys=True)
+        text = json.dumps([self.facts["sha256"], self.facts["classes"], self.run.edits.effective], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
     def rows(self) -> dict[str, int]:
         """Name of a training row -> its place in the stored answers."""
-        return {name: row for row, name in enumerate(self.stored.problem.table.names)}
+        return {name: row for row, name in enumerate(self.run.problem.table.names)}
 
     @property
     def reduction(self) -> Reduction | None:
@@ -88,21 +88,21 @@ class Start:
 
     def problem(self, problem: Problem) -> Problem:
         """The same rows with corrections as labels; known classes go by their ids, those that had labels before first."""
-        edits, stored = self.stored.edits, self.stored
+        edits, before = self.run.edits, self.run
         ids: list[str | None] = []
         undecided = 0
         meant = {label: self._class_of(label) for label in problem.class_names[: problem.n_old]}
         for name, target in zip(problem.table.names, problem.targets, strict=True):
             row = self.rows.get(name)
             if row is not None and name in edits.moves:
-                ids.append(edits.classes[stored.problem.targets[row]].id)
+                ids.append(edits.classes[before.problem.targets[row]].id)
             elif target < 0:
                 ids.append(None)
             else:
                 label = problem.class_names[target]
                 found = meant[label]
                 if found is None and row is not None:
-                    found = edits.resolve(label, stored.answers.feature[row])
+                    found = edits.resolve(label, before.answers.feature[row])
                 ids.append(found)
                 undecided += found is None
         if undecided:
@@ -125,17 +125,17 @@ class Start:
     def _class_of(self, label: str) -> str | None:
         """The class a label means today, itself if it is new; None where it was split, so that it depends on the row."""
         try:
-            return self.stored.edits.find(label)
+            return self.run.edits.find(label)
         except InputError:
-            return None if label in self.stored.edits.state.divided else label
+            return None if label in self.run.edits.state.divided else label
 
     def others(self, problem: Problem) -> list[str]:
         """Classes without labels that have images or a name: they go on as novel classes."""
-        sizes = np.bincount(self.stored.answers.head, minlength=len(self.stored.edits.classes))
+        sizes = np.bincount(self.run.answers.head, minlength=len(self.run.edits.classes))
         known = set(problem.class_names[: problem.n_old])
         return [
             one.id
-            for one, size in zip(self.stored.edits.classes, sizes, strict=True)
+            for one, size in zip(self.run.edits.classes, sizes, strict=True)
             if one.id not in known and (size > 0 or one.name != one.id)
         ]
 
@@ -180,7 +180,7 @@ class Start:
 
     def _directions(self, ids: Sequence[str]) -> Iterator[Tensor | None]:
         """Where the classifier looks for each class: as trained, else the mean of its training rows, else nowhere yet."""
-        edits, answers = self.stored.edits, self.stored.answers
+        edits, answers = self.run.edits, self.run.answers
         for one in ids:
             place = edits.place.get(one)
             if place is None:
@@ -200,14 +200,14 @@ class Start:
 
         The matching is one-to-one on the rows that both runs saw. Heads without a partner get numbers never used before.
         """
-        edits, n_old = self.stored.edits, problem.n_old
+        edits, n_old = self.run.edits, problem.n_old
         ids: list[str] = [*problem.class_names[:n_old], *[""] * (n_classes - n_old)]
         candidates = self.others(problem)
         column = {edits.place[one]: number for number, one in enumerate(candidates)}
         counts = np.zeros((n_classes - n_old, len(candidates)), dtype=np.int64)
         for head, name in zip(answers.head, problem.table.names, strict=True):
             row = self.rows.get(name)
-            before = None if row is None else column.get(int(self.stored.answers.head[row]))
+            before = None if row is None else column.get(int(self.run.answers.head[row]))
             if head >= n_old and before is not None:
                 counts[head - n_old, before] += 1
         for head, before in zip(*hungarian(counts), strict=True) if counts.size else ():

@@ -31,7 +31,7 @@ def serve(
     token
         The token; one is made where it is needed and not given.
     encoder, device
-        As for `rowssl.runs.classifier.load_model`.
+        As for `rowssl.load`.
     """
     try:
         import fastapi  # noqa: F401

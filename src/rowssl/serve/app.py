@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from html import escape
-from importlib.resources import files
 from typing import Annotated, Any, BinaryIO, Literal
 
 from fastapi import Depends, FastAPI, Query, Request
@@ -20,16 +18,17 @@ from starlette.routing import Route
 
 from rowssl import __version__
 from rowssl.core.errors import ImageError, InputError
+from rowssl.core.files import Busy
 from rowssl.data.images import MAX_PIXELS
-from rowssl.runs import editing
-from rowssl.runs.editing import Changed, Terms
-from rowssl.runs.folder import Busy
+from rowssl.report.charts import palette_css
+from rowssl.report.templating import source, templates
 from rowssl.runs.predict import Layout
+from rowssl.runs.run import Run, Stale, Terms
 from rowssl.serve.limits import Bodies, Gate, Ticket
 from rowssl.serve.schemas import Answer, ClassPage, Edited, Embedding, Health, Merge, Move, Overview, Problem, Rename
 from rowssl.serve.schemas import Split as SplitBody
 from rowssl.serve.security import Guard
-from rowssl.serve.session import NotThere, Served, Stale
+from rowssl.serve.session import NotThere, Served
 
 ENVELOPE = 64 * 1024  # bytes of a multipart body around the file
 REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -140,14 +139,14 @@ def create_app(served: Served, *, host: str = "127.0.0.1", token: str = "", limi
         picture = await looks.run(partial(served.thumb, row))
         return Response(picture, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=86400"})
 
-    async def edit(work: Callable[..., Changed], *asked: str, **options: object) -> Edited:
+    async def edit(work: Callable[[Run], Run], *asked: str) -> Edited:
         ticket = Ticket(limits.seconds)
 
         def change() -> Edited:
             for one in asked:
                 served.view().place(one)  # 404 rather than 422
             terms = Terms(ticket.left() / 2, ticket.claim)  # half: those behind it are to be told in time too
-            overview, problems = served.edit(lambda: work(served.folder, report=False, terms=terms, **options))
+            overview, problems = served.edit(lambda run: work(run.within(terms)))
             return Edited(**overview.model_dump(), problems=list(problems))
 
         return await edits.run(change, ticket)
@@ -167,25 +166,25 @@ def create_app(served: Served, *, host: str = "127.0.0.1", token: str = "", limi
         dependencies=[Depends(renamed)],
     )
     async def rename(class_id: str, body: Rename) -> Edited:
-        return await edit(editing.rename, class_id, which=class_id, name=body.name)
+        return await edit(lambda run: run.rename(class_id, body.name), class_id)
 
     @app.post("/classes/{class_id:path}/merge", summary="Other classes join this one", responses=REFUSALS)
     async def merge(class_id: str, body: Merge) -> Edited:
-        return await edit(editing.merge, class_id, *body.others, into=class_id, others=body.others)
+        return await edit(lambda run: run.merge(class_id, *body.others), class_id, *body.others)
 
     @app.post(
         "/classes/{class_id:path}/split", summary="Divide a class by what its images look like", responses=REFUSALS
     )
     async def split(class_id: str, body: SplitBody) -> Edited:
-        return await edit(editing.split, class_id, which=class_id, parts=body.parts)
+        return await edit(lambda run: run.split(class_id, body.parts), class_id)
 
     @app.post("/move", summary="Put training images into another class", responses=REFUSALS)
     async def move(body: Move) -> Edited:
-        return await edit(editing.move, body.class_id, files=body.files, which=body.class_id)
+        return await edit(lambda run: run.move(body.files, body.class_id), body.class_id)
 
     @app.post("/undo", summary="Take the last edit back", responses=REFUSALS)
     async def undo() -> Edited:
-        return await edit(editing.undo)
+        return await edit(Run.undo)
 
     bodies = Bodies(limits.bodies, limits.held, limits.seconds)
     return Guard(app, host=host, token=token, body=limits.body, upload=limits.upload + ENVELOPE, bodies=bodies)
@@ -262,28 +261,24 @@ def _refusals(app: FastAPI) -> None:
 
 def _page(app: FastAPI) -> None:
     """The page, its script and style from the package, and a list of the endpoints."""
-    folder = files("rowssl.serve")
+    found = templates("rowssl.serve")
     kinds = {"page.html": "text/html", "page.js": "text/javascript", "page.css": "text/css"}
     for name, kind in kinds.items():
-        content = partial(Response, folder.joinpath(name).read_bytes(), media_type=f"{kind}; charset=utf-8")
+        text = found.get_template(name).render() if name == "page.html" else source(name, "rowssl.serve")
+        text = palette_css() + text if name == "page.css" else text
+        content = partial(Response, text.encode(), media_type=f"{kind}; charset=utf-8")
         place = "/" if name == "page.html" else f"/{name}"
         app.router.routes.append(Route(place, partial(_same, content), include_in_schema=False))
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        rows = "".join(
-            f"<tr><td><code>{escape(method.upper())}</code></td><td><code>{escape(path)}</code></td>"
-            f"<td>{escape(about.get('summary', ''))}</td></tr>"
-            for path, methods in app.openapi()["paths"].items()
+        paths = app.openapi()["paths"].items()
+        rows = [
+            (method.upper(), path, about.get("summary", ""))
+            for path, methods in paths
             for method, about in methods.items()
-        )
-        return HTMLResponse(
-            '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-            '<title>rowssl: the API</title><link rel="icon" href="data:,">'
-            '<link rel="stylesheet" href="/page.css"><main><h1>The API</h1>'
-            '<p class="lead">Bodies and answers are in <a href="/openapi.json">openapi.json</a>; '
-            f'<a href="/">back to the page</a>.</p><div class="scroll"><table class="api">{rows}</table></div></main></html>'
-        )
+        ]
+        return HTMLResponse(found.get_template("api.html").render(endpoints=rows))
 
 
 async def _same(content: Callable[..., Response], _: Request) -> Response:

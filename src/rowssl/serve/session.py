@@ -7,23 +7,24 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cached_property, lru_cache, partial
+from dataclasses import replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rowssl.api import write_report
 from rowssl.core.errors import ImageError, InputError
 from rowssl.core.files import read_plain, tidy
 from rowssl.data.images import open_image, thumbnail
 from rowssl.runs.answers import mean_confidence, typical_rows
-from rowssl.runs.classifier import Prediction, load_model
-from rowssl.runs.editing import Changed
-from rowssl.runs.edits import FILE, Edits, describe
+from rowssl.runs.classifier import Classifier, Prediction
+from rowssl.runs.edits import FILE, describe
 from rowssl.runs.folder import locked, run_folder
 from rowssl.runs.predict import Layout
-from rowssl.runs.run import StoredRun, open_run
+from rowssl.runs.run import Run, Stale
 from rowssl.serve.neighbours import Neighbours
 from rowssl.serve.schemas import Answer, Choice, ClassPage, ClassRef, ClassSummary, Member, Neighbour, Overview
 
@@ -38,19 +39,16 @@ class NotThere(InputError):
     """What was asked for does not exist."""
 
 
-class Stale(InputError):
-    """The run is not the one that was loaded."""
-
-
 class View:
     """The classes of a run between two edits."""
 
-    def __init__(self, stored: StoredRun, neighbours: Neighbours) -> None:
-        self.stored, self.edits, self.answers, self.neighbours = stored, stored.edits, stored.answers, neighbours
+    def __init__(self, run: Run, neighbours: Neighbours) -> None:
+        self.run, self.edits, self.answers, self.neighbours = run, run.edits, run.answers, neighbours
+        self.model = run.classifier
         count = len(self.edits.classes)
         self.sizes = np.bincount(self.answers.head, minlength=count)
-        self.labelled = stored.problem.labelled_counts(count)
-        self.confidence = mean_confidence(self.answers, stored.problem.targets, count)
+        self.labelled = run.problem.labelled_counts(count)
+        self.confidence = mean_confidence(self.answers, run.problem.targets, count)
 
     def place(self, text: str) -> int:
         """The place of the class that goes by an id, an id of old, or a name."""
@@ -96,10 +94,10 @@ class View:
         issue = -1 if self.answers.issue is None else int(self.answers.issue[row])
         return Member(
             row=row,
-            file=self.stored.problem.table.names[row],
+            file=self.run.problem.table.names[row],
             confidence=float(self.answers.confidence[row]),
             second=self.second(int(self.answers.second[row]), head),
-            labelled=bool(self.stored.problem.targets[row] >= 0),
+            labelled=bool(self.run.problem.targets[row] >= 0),
             label_issue=self.ref(issue) if issue >= 0 else None,
         )
 
@@ -107,7 +105,7 @@ class View:
         """The training images whose unit features have the largest cosine with this one (d,)."""
         return [
             Neighbour(
-                row=int(row), file=self.stored.problem.table.names[row], cosine=float(cosine),
+                row=int(row), file=self.run.problem.table.names[row], cosine=float(cosine),
                 label=self.ref(int(self.answers.head[row])),
             )
             for row, cosine in zip(*self.neighbours(self.answers.feature, feature, NEAREST), strict=True)
@@ -119,21 +117,26 @@ class Served:
 
     def __init__(self, run: str | Path, *, encoder: str | None = None, device: str = "auto") -> None:
         self.folder = run_folder(run)
-        edited = self._catch_up()
-        self._stamp = self._look()
+        with suppress(InputError), locked(self.folder):  # a folder that cannot be written is served as it is
+            tidy(self.folder)
+        loaded = Run.load(self.folder, encoder=encoder, device=device)
+        edited = self._catch_up(loaded)
         # One thread for the network: where two run parallel loops, those of both wait for each other asleep, and an answer takes
         # half as long again.
         self._network = ThreadPoolExecutor(1, thread_name_prefix="rowssl-network")
-        self.model = self._network.submit(load_model, self.folder, encoder=encoder, device=device).result()
-        stored = open_run(self.folder, self.model.edits)
-        self.table, self.missing = stored.problem.table, stored.images
-        neighbours = self._network.submit(Neighbours, stored.answers.feature).result()
-        self._view, self._lock, self.edited = View(stored, neighbours), threading.RLock(), edited
+        self._network.submit(lambda: loaded.classifier).result()
+        self.table, self.missing = loaded.problem.table, loaded.images
+        neighbours = self._network.submit(Neighbours, loaded.answers.feature).result()
+        self._view, self._lock, self.edited = View(loaded, neighbours), threading.RLock(), edited
         self.thumb = lru_cache(THUMBNAILS)(self._thumb)
 
-    def _catch_up(self) -> bool:
-        """Do what a killed server left undone: its half-written files, the tables; whether the report is behind the edits."""
-        from rowssl.runs.files import rewrite
+    @property
+    def model(self) -> Classifier:
+        """The model, in terms of the classes as they were last looked at."""
+        return self._view.model
+
+    def _catch_up(self, run: Run) -> bool:
+        """Write the tables that a killed server left behind; whether the report is behind the edits."""
 
         def behind(name: str) -> bool:
             try:
@@ -141,37 +144,25 @@ class Served:
             except FileNotFoundError:
                 return False
 
-        with suppress(InputError):  # a folder that cannot be written is served as it is
+        with suppress(InputError):
             with locked(self.folder):
-                tidy(self.folder)
                 if behind("classes.csv") or behind("predictions.csv"):
-                    rewrite(self.folder, report=False)
+                    run.current().write_again()
             return behind("report.html")
         return False
-
-    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """What changes when another program edits the run or trains it again."""
-        found: list[tuple[int, int, int] | None] = []
-        for path in (self.folder / FILE, self.folder / "model" / "manifest.json"):
-            try:
-                status = path.stat()
-                found.append((status.st_mtime_ns, status.st_ino, status.st_size))
-            except FileNotFoundError:
-                found.append(None)
-        return tuple(found)
 
     def view(self) -> View:
         """The classes as they are now; the model answers in terms of the same ones."""
         with self._lock:
-            stamp = self._look()
-            if stamp != self._stamp:
-                edits = Edits.load(self.folder)
-                if edits.model != self.model.facts["identity"]:
-                    raise Stale(f"{self.folder} was trained again since: start `rowssl serve` again.")
-                self._view = View(open_run(self.folder, edits, images=False), self._view.neighbours)
-                self.model.edits = edits
-                self._stamp = stamp
-            return self._view
+            try:
+                return self._show(self._view.run.current())
+            except Stale:
+                raise Stale(f"{self.folder} was trained again since: start `rowssl serve` again.") from None
+
+    def _show(self, run: Run) -> View:
+        if run is not self._view.run:
+            self._view = View(run, self._view.neighbours)
+        return self._view
 
     def overview(self) -> Overview:
         view = self.view()
@@ -194,7 +185,7 @@ class Served:
 
         def answer() -> Answer:
             x = self.model.trunk([image])
-            return self._answer(x, lambda: self.model.predict(x, top=asked.top), asked)
+            return self._answer(x, lambda model: model.predict_trunk(x, top=asked.top), asked)
 
         return self._network.submit(answer).result()
 
@@ -202,14 +193,17 @@ class Served:
         """What the model says of one embedding."""
         with np.errstate(over="ignore"):
             array = np.array([values], dtype=np.float32)
-        predict = partial(self.model.predict_embeddings, array, top=asked.top)
-        return self._network.submit(self._answer, torch.from_numpy(array), predict, asked).result()
 
-    def _answer(self, x: Tensor, predict: Callable[[], list[Prediction]], asked: Layout) -> Answer:
-        with self._lock:  # no edit between the answer and the names it is told in
-            view = self.view()
-            (said,) = predict()
-            feature = self.model.features(x)[0].float().cpu().numpy()
+        def answer() -> Answer:
+            x = torch.from_numpy(array)
+            return self._answer(x, lambda model: model.predict_embeddings(array, top=asked.top), asked)
+
+        return self._network.submit(answer).result()
+
+    def _answer(self, x: Tensor, predict: Callable[[Classifier], list[Prediction]], asked: Layout) -> Answer:
+        view = self.view()  # no edit comes between the answer and the names of its classes
+        (said,) = predict(view.model)
+        feature = view.model.features(x)[0].float().cpu().numpy()
         if not (np.isfinite(said.confidence) and np.isfinite(said.distance) and np.isfinite(feature).all()):
             raise InputError("The model has no finite score for this: the numbers are too large.")
         return Answer(
@@ -242,16 +236,17 @@ class Served:
         except InputError:
             raise NotThere("classes.csv is no longer there.") from None
 
-    def edit(self, work: Callable[[], Changed]) -> tuple[Overview, tuple[str, ...]]:
-        """Do an edit of `edit_run`; from then on the model answers accordingly."""
-        changed = work()
+    def edit(self, work: Callable[[Run], Run]) -> tuple[Overview, tuple[str, ...]]:
+        """Do an edit of the run as it is now; from then on the model answers accordingly."""
+        edited = work(self.view().run)
         self.edited = True
-        return self.overview(), changed.problems
+        with self._lock:
+            self._show(edited)
+        return self.overview(), edited.unwritten
 
     def close(self) -> None:
         """Write report.html once for all edits made here."""
         from rowssl.core.console import err
-        from rowssl.runs.files import rewrite
 
         if not self.edited:
             return
@@ -259,8 +254,8 @@ class Served:
         err.print(f"writing {self.folder / 'report.html'} with the edits", markup=False, soft_wrap=True)
         try:
             with locked(self.folder):
-                problems = rewrite(self.folder)
+                problems = replace(self._view.run.current(), page=write_report).write_again().unwritten
         except InputError as error:
-            problems = [str(error)]
+            problems = (str(error),)
         for problem in problems:
             err.print(problem, markup=False, soft_wrap=True)

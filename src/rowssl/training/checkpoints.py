@@ -1,26 +1,51 @@
-"""The checkpoints of a run: the newest whole one counts, and a damaged one is passed over for the one before it."""
+"""The checkpoints of a run: the newest whole one counts, and a damaged one is passed over for the one before it.
+
+A run is known by its identity, a hash of everything that decides its result; a checkpoint of another identity is not continued.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from rowssl.config import RunConfig
 from rowssl.core.errors import InputError
-from rowssl.core.files import (
-    FormatError,
-    NoRoomError,
-    read_directory,
-    tidy,
-    write_directory,
-)
+from rowssl.core.files import FormatError, NoRoomError, read_directory, read_json, tidy, write_directory
+from rowssl.data.feed import Feed
+from rowssl.methods import method_options
 
 Tensors = dict[str, dict[str, Tensor]]
 Facts = dict[str, Any]
 Saved = tuple[Tensors, Facts]
+
+
+def run_identity(config: RunConfig, feed: Feed, views: int | None, *facts: str) -> str:
+    """The identity of a run; facts are fingerprints of its input, `views` how many of each image are cached, None without images.
+
+    What the defaults come to is part of it: another version may choose otherwise for the same configuration and data.
+    """
+    options = method_options(config.method.name, config.method.options)
+    feeding = {
+        "batch_size": feed.batch_size, "epochs": feed.epochs, "augmentation": asdict(feed.augmentation), "views": views,
+    }  # fmt: skip
+    return config.identity(*facts, json.dumps({"method": options, "feed": feeding}, sort_keys=True, default=str))
+
+
+def refuse_another(out: Path | None, identity: str) -> None:
+    """An InputError if another finished run is there: a method without checkpoints would lay itself over it."""
+    try:
+        finished = {} if out is None else read_json(out / "metrics.json")
+    except InputError:
+        return  # none, or damaged: it is written again
+    found = finished.get("identity") if isinstance(finished, dict) else None
+    if out is not None and isinstance(found, str) and found != identity:
+        raise other_options(out)
 
 
 def other_options(run: Path) -> InputError:
@@ -56,11 +81,10 @@ class Checkpoints:
             if other not in past[-self.keep :]:
                 shutil.rmtree(other, ignore_errors=True)
 
-    def latest(self, *identities: str, misfit: Callable[[Tensors, Facts], str] | None = None) -> Saved | None:
+    def latest(self, identity: str, misfit: Callable[[Tensors, Facts], str] | None = None) -> Saved | None:
         """The newest checkpoint that is whole; InputError if it belongs to a run with other options.
 
-        A run may have several identities: the one it is saved under, and those that earlier versions gave to the same options.
-        `misfit` says what of a whole checkpoint cannot be used, if anything: somebody else may have written it.
+        `misfit` says what of a whole checkpoint cannot be used, if anything: it may be untrusted input.
         """
         for path in reversed(self._listed()):
             try:
@@ -71,7 +95,7 @@ class Checkpoints:
                 self.problems.append(str(error))
                 self.passed_over.add(path)
                 continue
-            if facts.get("identity") not in identities:
+            if facts.get("identity") != identity:
                 raise other_options(self.folder.parent)
             if misfit and (why := misfit(tensors, facts)):
                 self.problems.append(f"{path} does not belong to this run: {why}.")

@@ -1,7 +1,11 @@
-"""From a problem's tables to trunk outputs: embeddings as they are, pictures through the encoder's cached trunk."""
+"""From a problem's tables to trunk outputs: embeddings as they are, pictures through the encoder's cached trunk.
+
+How long that will take is said before it begins: a few pictures are timed, the rest is arithmetic.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +18,7 @@ import torch
 from rowssl import methods
 from rowssl.config import EncoderConfig, RunConfig
 from rowssl.core import distributed
-from rowssl.core.console import err
+from rowssl.core.console import clock, err
 from rowssl.core.errors import InputError
 from rowssl.data.feed import ArraySource, Remembered, Source
 from rowssl.data.problem import Problem
@@ -22,11 +26,49 @@ from rowssl.data.table import Table
 from rowssl.encoders.base import BUILT_IN, Encoder, best_available, build_encoder, parse_tail
 from rowssl.encoders.reduce import Reduction, fit_reduction, reduce_source
 from rowssl.encoders.tails import AdapterTail
+from rowssl.encoders.trunk import FreshSource, cache_folder, open_store, open_trunk_cache
 from rowssl.training.plan import cached_views
 
 if TYPE_CHECKING:
     from rowssl.data.views import ViewRecipe
-    from rowssl.encoders.trunk import FreshSource
+
+PROBED = 6  # pictures
+AFTER = 8.0  # seconds for count, closed form and report of some thousand pictures
+BRIEF = 3.0  # seconds; what is shorter needs no forecast
+STEP = 0.7  # passes of a picture through the network that a step of tuning costs for each picture of its batch
+STAGE = 0.1  # the same of one pass through the last stage alone
+
+
+def missing(source: FreshSource, folder: Path | None) -> int:
+    """Pictures, views included, that the cache does not hold yet."""
+    store = open_store(source, folder or cache_folder())
+    store.read()
+    return int((store.slots(source.rows) < 0).sum()) * (1 + source.n_views)
+
+
+def seconds_per_picture(source: FreshSource) -> float:
+    """Of one picture, decoding included, timed on a few; the first pass is not counted."""
+    rows = np.linspace(0, len(source) - 1, min(len(source), 2 + PROBED)).astype(int)
+    source.clean(rows[:2])
+    began = time.perf_counter()
+    source.clean(rows[2:] if len(rows) > 2 else rows)
+    return (time.perf_counter() - began) / max(1, len(rows) - 2)
+
+
+def tuning_seconds(rate: float, views: int, samples: int, rows: int) -> float:
+    """Of views that are missing, of the steps of all trainings, and of the stage on all rows after each."""
+    return rate * (views + STEP * samples + 3 * STAGE * rows)
+
+
+def sentence(pictures: int, first: float, tuning: float) -> str:
+    """What to expect, empty where it is over in a moment."""
+    if first + tuning < BRIEF:
+        return ""
+    first += AFTER
+    look = f"{pictures:,} pictures to look at" if pictures else "the pictures are in the cache"
+    said = f"forecast: {look}, a first answer in about {clock(first)}"
+    return f"{said}, the tuned one about {clock(tuning)} later" if tuning else said
+
 
 Asked = tuple[Table, np.ndarray | None, int]  # these rows of a table (None: all), with so many augmented views
 WITHOUT_WEIGHTS = ("convnet", "gradients", "pixels")
@@ -70,7 +112,7 @@ def open_features(
     """Build the encoder, then open (or compute once) what its trunk says of every row.
 
     `reduction` is one that weights to start from go with; otherwise it is fitted on the rows. What a cache lacks is computed
-    on `device`, by this process, by `cache_workers` others, or `on` a Ray cluster.
+    on `device` by this process, or `on` a Ray cluster.
     """
     config, seed, method = run.encoder, run.seed, methods.METHODS[run.method.name]
     table, test = problem.table, problem.test
@@ -94,7 +136,7 @@ def open_features(
     )
     asked = _asked(problem, chosen)
     expected = _forecast(asked, encoder, chosen, problem, method.tunes)
-    opened = {what: partial(_trunk, asked[what], encoder, chosen, problem, seed, str(device), on) for what in asked}
+    opened = {what: partial(_trunk, asked[what], encoder, chosen, problem, seed, on) for what in asked}
     train = opened["train"]()
     features = Features(
         encoder, train, opened["test"]() if "test" in opened else None, why,
@@ -108,8 +150,6 @@ def trunk_sources(
     problem: Problem, config: EncoderConfig, seed: int, device: torch.device | str = "cpu"
 ) -> Iterator[FreshSource]:
     """The trunk outputs behind the caches of `open_features`; the encoder and the number of views have been chosen."""
-    from rowssl.encoders.trunk import FreshSource
-
     assert config.name is not None
     encoder = build_encoder(config.name, tail=config.tail, image_size=config.image_size, seed=seed).to(device)
     recipe = _recipe(encoder, config)
@@ -153,8 +193,6 @@ def _is_wide(encoder: Encoder, config: EncoderConfig) -> bool:
 
 def _cache(config: EncoderConfig) -> Path:
     """Where features are kept."""
-    from rowssl.encoders.cache import cache_folder
-
     return cache_folder() if config.cache is None else Path(config.cache)
 
 
@@ -186,9 +224,7 @@ def _asked(problem: Problem, config: EncoderConfig) -> dict[str, Asked]:
 
 def _forecast(asked: dict[str, Asked], encoder: Encoder, config: EncoderConfig, problem: Problem, tunes: bool) -> float:
     """Say how long it will take; returns the seconds of tuning."""
-    from rowssl.encoders.trunk import FreshSource
     from rowssl.methods.tuning import Tuning
-    from rowssl.training.forecast import missing, seconds_per_picture, sentence, tuning_seconds
 
     if (config.views == 0 and not tunes) or distributed.rank() != 0:
         return 0.0
@@ -218,12 +254,9 @@ def _recipe(encoder: Encoder, config: EncoderConfig) -> ViewRecipe:
     return view_recipe(kind, encoder.image_size, encoder.resize)
 
 
-def _trunk(
-    asked: Asked, encoder: Encoder, config: EncoderConfig, problem: Problem, seed: int, device: str, on: str
-) -> Source:
+def _trunk(asked: Asked, encoder: Encoder, config: EncoderConfig, problem: Problem, seed: int, on: str) -> Source:
     """Trunk outputs of some rows of a table. The views' seed is the cache's own, so that all runs share them."""
-    from rowssl.encoders.trunk import FreshSource, open_trunk_cache
-    from rowssl.training.cache_workers import open_crew
+    from rowssl.training.cluster import on_cluster
 
     (table, rows, views), recipe = asked, _recipe(encoder, config)
     if config.views == 0 and config.viewed == "all":
@@ -231,5 +264,5 @@ def _trunk(
     in_memory = False if _is_wide(encoder, config) else None  # those are read once, to be shortened
     return open_trunk_cache(
         table, encoder, recipe=recipe, n_views=views, seed=config.view_seed, rows=rows, folder=_cache(config),
-        crew=open_crew(problem, config, seed, on, device), in_memory=in_memory,
+        elsewhere=on_cluster(problem, config, seed, on), in_memory=in_memory,
     )  # fmt: skip

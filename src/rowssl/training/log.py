@@ -54,7 +54,7 @@ class EpochLog:
 
     def _write(self) -> None:
         if self.path is not None:
-            write_text(self.path, "".join(json.dumps({**row, CHECK: checksum(row)}) + "\n" for row in self.rows()))
+            write_text(self.path, log_text(self.rows()))
 
     def _draw(self, row: dict[str, Any]) -> None:
         """One epoch's numbers for TensorBoard; points of later epochs, from before a kill, are purged."""
@@ -90,19 +90,24 @@ def checksum(row: dict[str, Any]) -> str:
     return f"{zlib.crc32(json.dumps(row, sort_keys=True).encode()):08x}"
 
 
-def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
-    """The lines that are whole, without their checksums, and the numbers of those that are not.
+def log_text(rows: list[dict[str, Any]]) -> str:
+    """The content of a metrics.jsonl."""
+    return "".join(json.dumps({**row, CHECK: checksum(row)}) + "\n" for row in rows)
 
-    Files of earlier versions have no checksums: then a line is whole if it can be read.
-    """
+
+def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
+    """As `parse_lines`, of a file."""
+    return parse_lines(path.read_bytes())
+
+
+def parse_lines(content: bytes) -> tuple[list[dict[str, Any]], list[int]]:
+    """The lines that are whole, without their checksums, and the numbers of those that are not."""
     rows, damaged = list[dict[str, Any]](), list[int]()
-    content = path.read_bytes()
-    checked = f'"{CHECK}"'.encode() in content
     for number, line in enumerate(content.splitlines(), start=1):
         try:
             row = json.loads(line)
             said = row.pop(CHECK, None)
-            whole = isinstance(row["epoch"], int) and (said == checksum(row) or not checked)
+            whole = isinstance(row["epoch"], int) and said == checksum(row)
         except (ValueError, KeyError, TypeError, AttributeError):
             whole = False
         if whole:

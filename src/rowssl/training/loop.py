@@ -121,7 +121,6 @@ def train(
     *,
     checkpoints: Checkpoints | None = None,
     identity: str = "",
-    older: Sequence[str] = (),
     watch: Callable[[int], None] = lambda steps: None,
 ) -> Iterator[Epoch]:
     """Train to the last step, from the latest checkpoint if there is one, and yield after every epoch.
@@ -134,15 +133,13 @@ def train(
         Where to save and to resume from; None trains without a trace.
     identity
         Hash of everything that decides the result; a checkpoint of another identity is refused.
-    older
-        What earlier versions made of the same options; their checkpoints are used too.
     watch
-        Told the number of steps that are done, before the first and after every one.
+        Called with the number of steps that are done, before the first and after every one.
     """
     optimiser = build_optimiser(method, options)
     names: dict[Tensor, str] = {parameter: name for name, parameter in method.named_parameters()}
     remembered = [*names, *(buffer for buffer in method.buffers() if buffer.is_floating_point() and buffer.numel())]
-    first, totals, before = _restore(method, optimiser, names, checkpoints, (identity, *older), feed)
+    first, totals, before = _restore(method, optimiser, names, checkpoints, identity, feed)
     method.train()
     if first == 0:
         method.start(feed)
@@ -219,7 +216,7 @@ def _restore(
     optimiser: SGD,
     names: dict[Tensor, str],
     checkpoints: Checkpoints | None,
-    identities: Sequence[str],
+    identity: str,
     feed: Feed,
 ) -> tuple[int, dict[str, Tensor], float]:
     """Load the latest checkpoint into method and optimiser.
@@ -232,7 +229,7 @@ def _restore(
         checkpoints.clean()
     by_name = {name: parameter for parameter, name in names.items()}
     shapes = {"method": shapes_of(method.state_dict()), "optimiser": shapes_of(by_name)}
-    found = checkpoints.latest(*identities, misfit=lambda tensors, facts: _misfit(tensors, facts, shapes, feed))
+    found = checkpoints.latest(identity, lambda tensors, facts: _misfit(tensors, facts, shapes, feed))
     if found is None:
         return 0, {}, 0.0
     tensors, facts = found

@@ -1,12 +1,15 @@
 """CIFAR-10 and CIFAR-100 from what people have: Hugging Face parquet files or the original python archive.
 
-The original archive holds pickles: `pickled_arrays` reads them without unpickling. Archives are read in memory, nothing is
-extracted to disk, and no more is decompressed than CIFAR can have.
+The original archive holds pickles, a format that may call any function: the unpickler here finds nothing but what makes a numpy
+array. Archives are read in memory, nothing is extracted to disk, and no more is decompressed than CIFAR can have.
 """
 
 from __future__ import annotations
 
 import gzip
+import io
+import pickle
+import pickletools
 import tarfile
 import zlib
 from bisect import bisect_right
@@ -20,7 +23,6 @@ import numpy as np
 from rowssl.core.errors import InputError
 from rowssl.core.text import printable
 from rowssl.data.images import ImageColumn
-from rowssl.data.pickled_arrays import read_pickled_arrays, text_of
 from rowssl.data.table import Table, read_table
 
 NAMES = {
@@ -175,6 +177,115 @@ def _read_archive(path: Path, classes: int) -> tuple[Table, Table]:
             return _read_members(path, classes, member)
     except (tarfile.TarError, zlib.error, OSError, EOFError, RecursionError) as error:  # headers of headers of headers
         raise InputError(f"{printable(str(path))} is not a readable archive: {printable(str(error))}") from error
+
+
+_NUMBERS = {f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)}
+
+
+class _Kind:
+    """What a pickle says of numpy's `dtype`."""
+
+    order = "|"
+
+    def __init__(self, code: Any, *_: Any) -> None:
+        if text_of(code) not in _NUMBERS:
+            raise ValueError(f"it holds an array of {text_of(code)[:20]!r}")
+        self.code = text_of(code)
+
+    def __setstate__(self, state: Any) -> None:
+        self.order = {"|": "|", "<": "<", ">": ">", "=": "="}[text_of(state[1])]
+
+
+class _Array:
+    """What a pickle says of an array: version, shape, dtype, order, bytes."""
+
+    value: np.ndarray | None = None
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, kind, fortran, content = state
+        if not isinstance(kind, _Kind) or not isinstance(content, bytes) or len(shape) > 4:
+            raise ValueError("it holds an array of something else than numbers")
+        flat = np.frombuffer(content, np.dtype(kind.order + kind.code))
+        self.value = flat.reshape(shape, order="F" if fortran else "C")
+
+
+# All that numpy names when it writes an array. Its own classes would allocate whatever size they are asked for.
+_NAMES = {
+    ("numpy", "ndarray"): None,
+    ("numpy", "dtype"): _Kind,
+    ("numpy.core.multiarray", "_reconstruct"): _Array,  # as the published archives say
+    ("numpy._core.multiarray", "_reconstruct"): _Array,  # as numpy 2 says
+}
+_TEXTS = {"BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES",
+          "BINBYTES8"}  # fmt: skip
+_PUT, _GET = {"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}, {"GET", "BINGET", "LONG_BINGET"}
+_TUPLES = {"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
+_SHARED = _TEXTS | {
+    "GLOBAL",
+    "STACK_GLOBAL",
+    "REDUCE",
+    "BUILD",
+    "EMPTY_TUPLE",
+}  # what may occur twice: never a nest of lists
+_OPERATIONS = {
+    *("PROTO", "FRAME", "MARK", "STOP", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1"),
+    *("EMPTY_LIST", "EMPTY_DICT", "DICT", "LIST", "APPEND", "APPENDS", "SETITEM", "SETITEMS"),
+    *_SHARED, *_PUT, *_GET, *_TUPLES,
+}  # fmt: skip
+OPERATIONS = 4_000_000  # in a file, each of which may take a hundred bytes; the largest real one has about 400,000
+TUPLES = 100  # in a file; an array has five of them
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows lists, dictionaries, tuples, numbers, texts and arrays of numbers."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _NAMES:
+            raise ValueError(f"it asks for {module}.{name}")
+        return _NAMES[module, name]
+
+
+def _check_operations(data: bytes) -> None:
+    """A ValueError unless a pickle has only operations that files of arrays have, and no more of them."""
+    tuples, before, kept = 0, "", dict[int, str]()
+    for number, (operation, argument, _) in enumerate(pickletools.genops(data)):
+        name = operation.name
+        tuples += name in _TUPLES
+        if number >= OPERATIONS or tuples > TUPLES:
+            raise ValueError("it has more operations than a file of arrays")
+        if name not in _OPERATIONS:
+            raise ValueError(f"it has the operation {name}, which no file of arrays needs")
+        if name in _PUT:
+            place = len(kept) if argument is None else int(argument)
+            if place > number:  # the unpickler would make a list of that length
+                raise ValueError("it numbers its values as no file of arrays does")
+            kept[place] = before
+            continue
+        if name in _GET and kept.get(int(argument or 0), "") not in _SHARED:
+            raise ValueError("it holds a value within others many times")
+        before = name
+
+
+def read_pickled_arrays(data: bytes, where: str) -> dict[str, Any]:
+    """The dictionary in a pickle, arrays and byte strings in it; InputError for anything else."""
+    try:
+        _check_operations(data)
+        content = _Unpickler(io.BytesIO(data), encoding="bytes").load()
+    except (pickle.UnpicklingError, ValueError, LookupError, TypeError, AttributeError, EOFError, ArithmeticError, MemoryError,
+            RecursionError) as error:  # fmt: skip
+        reason = printable(" ".join(str(error).split()))[:120] or type(error).__name__
+        raise InputError(f"{printable(where)} is not a file of the CIFAR archive and was refused: {reason}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{printable(where)} is not a file of the CIFAR archive: it holds no dictionary")
+    return {text_of(key): value.value if isinstance(value, _Array) else value for key, value in content.items()}
+
+
+def text_of(value: Any) -> str:
+    """A byte string or a text as text; anything else is none."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value if isinstance(value, str) else ""
 
 
 def _read_members(where: Path, classes: int, read: Callable[[str], bytes | None]) -> tuple[Table, Table]:
