@@ -26,6 +26,7 @@ from rowssl.bench.results import (
     to_csv,
 )
 from rowssl.config import DataConfig
+from rowssl.methods import METHODS
 
 SECTION = Section("bench", "CIFAR-100-LT", "100", "match", "rowssl", "resnet50 96 px")
 
@@ -134,6 +135,10 @@ def test_csv_goes_out_and_comes_back(tmp_path: Path):
     (tmp_path / "r.csv").write_text(to_csv(rows))
     with (tmp_path / "r.csv").open(newline="") as file:
         assert list(csv.DictReader(file)) == rows
+
+
+def test_methods_are_called_what_the_paper_calls_them():
+    assert {name: METHODS.entry(name).label for name in published.METHODS} == published.METHODS
 
 
 def test_paper_numbers():

@@ -16,8 +16,7 @@ import pytest
 from PIL import Image
 
 from rowssl.core.errors import InputError
-from rowssl.data import cifar
-from rowssl.data.benchmarks import load_benchmark
+from rowssl.data.benchmarks import cifar, load_benchmark
 
 
 def python2_pickle(content: dict[str, Any]) -> bytes:

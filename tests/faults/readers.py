@@ -16,7 +16,7 @@ from PIL import Image
 from rowssl.config import build_config, load_config
 from rowssl.core.errors import InputError
 from rowssl.data import embeddings, readers  # noqa: F401  (read_table imports them when it needs them)
-from rowssl.data.cifar import read_pickled_arrays
+from rowssl.data.benchmarks.cifar import read_pickled_arrays
 from rowssl.data.images import open_image
 from rowssl.data.labels import encode_labels, read_csv
 from rowssl.data.splits import Split, make_split

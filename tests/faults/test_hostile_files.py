@@ -16,9 +16,9 @@ import torch
 from hostile import array_bytes, entry, npy, npz, one_sentence, refused, safetensors, tar_gz, within
 from PIL import Image
 
-from rowssl.data import cifar, embeddings
-from rowssl.data.benchmarks import load_benchmark
-from rowssl.data.cifar import read_pickled_arrays
+from rowssl.data import embeddings
+from rowssl.data.benchmarks import cifar, load_benchmark
+from rowssl.data.benchmarks.cifar import read_pickled_arrays
 from rowssl.data.table import read_table
 from rowssl.encoders.weights import read_state
 

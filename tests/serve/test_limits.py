@@ -22,8 +22,8 @@ from rowssl.core.errors import InputError
 from rowssl.runs.edits import Edits
 from rowssl.serve import serve
 from rowssl.serve.app import ENVELOPE, Limits, create_app
+from rowssl.serve.limits import Gate
 from rowssl.serve.session import Served
-from rowssl.serve.thread_pool import Gate
 
 HERE = "http://127.0.0.1:8000"
 LIMIT = 10 * 2**20

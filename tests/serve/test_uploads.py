@@ -13,7 +13,7 @@ from test_limits import real_png
 
 from finished import Finished
 from rowssl.serve.app import Limits, create_app
-from rowssl.serve.security import Bodies
+from rowssl.serve.limits import Bodies
 from rowssl.serve.session import Served
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]

@@ -21,6 +21,7 @@ from rowssl.bench.grid import Result
 from rowssl.bench.published import SOURCE
 from rowssl.core.files import write_text
 from rowssl.evaluation import GROUPS, NAMES
+from rowssl.methods import METHODS
 
 COLUMNS = (*paper.COLUMNS, "seed", "protocol", "encoder", "config", "commit", "seconds", "peak_memory_mb")
 SIDES = {"known": "K", "novel": "U", "all": ""}  # KMany is the paper's word for the frequent among the known classes
@@ -40,7 +41,7 @@ def result_rows(result: Result) -> list[Row]:
         "gamma": gamma,
         "prior": (cell.config.data.prior or "match") if cell.config.data.name else "",
         "variant": cell.variant,
-        "method": paper.METHODS.get(cell.config.method.name, cell.config.method.name),
+        "method": METHODS.entry(cell.config.method.name).label,
         "seed": str(cell.config.seed),
         "protocol": cell.config.data.protocol if cell.config.data.name else "",
         "encoder": Path(encoder["name"]).name + size,

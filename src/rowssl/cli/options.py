@@ -282,7 +282,7 @@ def file_to_write(path: Path | None, option: str) -> None:
 
 
 def check_tail(text: str) -> None:
-    """An InputError for a tail whose number nobody can mean; the encoder says whether it can have the others."""
+    """An InputError for a tail whose number is absurd; the encoder checks the others."""
     if len(text.partition(":")[2]) > LARGEST_NUMBER:
         raise InputError(f"--tail {text[:40]} is not one of auto, blocks:K, stage, adapter, adapter:WIDTH.")
 

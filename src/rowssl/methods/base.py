@@ -97,7 +97,7 @@ class Method(nn.Module):
         first = error.errors()[0]
         name, fields = str(first["loc"][0]), cls.Options.model_fields
         if name not in fields:
-            return f"Method {cls.name} has no option '{name}': choose among {', '.join(sorted(fields))}."
+            return f"Method {getattr(cls, 'name', cls.__name__)} has no option '{name}': choose among {', '.join(sorted(fields))}."
         if get_origin(fields[name].annotation) is Literal:
             choices = ", ".join(map(str, get_args(fields[name].annotation)))
             return f"Option {name} must be one of {choices}, not {first['input']!r}."

@@ -243,7 +243,7 @@ class Transfer(Method):
     """Known classes tell what one class looks like; classes without a name are looked for in that metric."""
 
     name: ClassVar[str] = "transfer"
-    label: ClassVar[str] = "Transfer"
+    label: ClassVar[str] = "transfer"
 
     trains: ClassVar[bool] = False
     tunes: ClassVar[bool] = True
@@ -491,7 +491,7 @@ class Auto(Transfer):
     """The default: every candidate of `transfer`, and plain k-means beside the class means, below which it never falls."""
 
     name: ClassVar[str] = "auto"
-    label: ClassVar[str] = "Auto"
+    label: ClassVar[str] = "auto"
     plain: ClassVar[bool] = True
 
 

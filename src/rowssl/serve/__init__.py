@@ -9,7 +9,6 @@ from pathlib import Path
 from rowssl.core.errors import InputError
 
 SHORTEST_TOKEN = 8
-CONNECTIONS = 256  # at a time; more are answered with 503
 
 
 def serve(
@@ -37,7 +36,7 @@ def serve(
     try:
         import fastapi  # noqa: F401
         import python_multipart  # noqa: F401
-        import uvicorn
+        import uvicorn  # noqa: F401
     except ImportError as error:
         raise InputError(
             f"`rowssl serve` needs packages that are not installed ({error.name}): pip install 'rowssl[serve]'."
@@ -45,7 +44,7 @@ def serve(
     from rowssl.core.console import err, out
     from rowssl.core.memory import give_blocks_back
     from rowssl.serve.app import create_app
-    from rowssl.serve.connection import Connection
+    from rowssl.serve.limits import server_of
     from rowssl.serve.security import is_loopback
     from rowssl.serve.session import Served
 
@@ -59,17 +58,8 @@ def serve(
         place = f"http://{_shown(host)}:{listener.getsockname()[1]}/"
         out.print(f"{place}{f'?token={token}' if token else ''}", markup=False, soft_wrap=True, highlight=False)
         err.print("Ctrl+C ends it", markup=False)
-        config = uvicorn.Config(
-            app,
-            http=Connection,
-            log_level="error",
-            access_log=False,
-            server_header=False,
-            ws="none",
-            limit_concurrency=CONNECTIONS,
-        )  # fmt: skip  (no access log: an address may hold the token)
         try:
-            uvicorn.Server(config).run(sockets=[listener])
+            server_of(app).run(sockets=[listener])
         except KeyboardInterrupt:
             err.print("ended", markup=False)
 

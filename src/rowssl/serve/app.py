@@ -24,11 +24,11 @@ from rowssl.report.charts import palette_css
 from rowssl.report.templating import source, templates
 from rowssl.runs.predict import Layout
 from rowssl.runs.run import Run, Stale, Terms
+from rowssl.serve.limits import Bodies, Gate, Ticket
 from rowssl.serve.schemas import Answer, ClassPage, Edited, Embedding, Health, Merge, Move, Overview, Problem, Rename
 from rowssl.serve.schemas import Split as SplitBody
-from rowssl.serve.security import Bodies, Guard
+from rowssl.serve.security import Guard
 from rowssl.serve.session import NotThere, Served
-from rowssl.serve.thread_pool import Gate, Ticket
 
 ENVELOPE = 64 * 1024  # bytes of a multipart body around the file
 REFUSALS: dict[int | str, dict[str, Any]] = {
