@@ -113,7 +113,7 @@ def test_what_nobody_caught_is_one_sentence(
     def fail() -> None:
         raise failure
 
-    monkeypatch.setattr(app, "app", fail)
+    monkeypatch.setattr(app, "build", lambda: fail)
     refused(run(), word)
 
 
@@ -122,7 +122,7 @@ def test_a_bug_is_shown(run: Command, monkeypatch: pytest.MonkeyPatch, bug: type
     def fail() -> Any:
         raise bug("of ours")
 
-    monkeypatch.setattr(app, "app", fail)
+    monkeypatch.setattr(app, "build", lambda: fail)
     with pytest.raises(bug):
         run()
 
